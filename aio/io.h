@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/completion.h"
+#include "base/units.h"
+
+namespace headrace::aio {
+
+enum class IoOperation : uint8_t { read, write };
+
+/// Request classes, most urgent first. Reads and writes have separate budgets of the queue depth.
+enum class IoClass : uint8_t { demand, prefetch, write_back };
+
+/// Dense index of an open file of one IoEngine.
+enum class FileId : uint32_t {};
+
+/// One transfer as a value. Files opened with direct I/O need offset, length and address aligned
+/// to IoEngine::alignment().
+struct IoRequest {
+  IoOperation operation = IoOperation::read;
+  IoClass io_class = IoClass::demand;
+  FileId file{};
+  int64_t offset = 0;         ///< bytes from the start of the file
+  std::byte* data = nullptr;  ///< must stay valid until the completion
+  Bytes length;
+};
+
+enum class BackendKind : uint8_t { io_uring, thread_pool, simulated };
+
+struct IoEngineOptions {
+  BackendKind backend = BackendKind::io_uring;  ///< falls back to thread_pool with one log line why
+  Bytes block_size{1 << 20};                    ///< a request is cut into parts of this size
+  int queue_depth = 64;                         ///< parts in flight, reads and writes together
+  bool direct = true;  ///< O_DIRECT; falls back to buffered with one log line where refused
+  int threads = 8;     ///< of the thread pool backend
+};
+
+struct IoStatistics {
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  int64_t requests = 0;
+  double read_busy_seconds = 0;   ///< time with at least one read in flight
+  double write_busy_seconds = 0;  ///< time with at least one write in flight
+};
+
+/// Asynchronous file I/O. Owns its files, ring and threads; all functions are thread-safe. A
+/// completion ends when every part of its request was transferred in full; a short or failed
+/// part fails it with an IoError that names path, offset, expected and actual bytes. Completions are
+/// ended on the engine's own thread: their callbacks must be quick. The destructor waits for
+/// what is in flight.
+class IoEngine {
+ public:
+  static std::unique_ptr<IoEngine> create(const IoEngineOptions& options);
+  virtual ~IoEngine() = default;
+
+  /// Opens (and creates, mode 0600) a file for reading and writing.
+  virtual FileId open(const std::string& path, bool create) = 0;
+  /// Makes the file `size` bytes long with its blocks allocated; IoError (ENOSPC) when full.
+  virtual void allocate(FileId file, Bytes size) = 0;
+  virtual void close(FileId file) = 0;
+  /// fdatasync.
+  virtual void sync(FileId file) = 0;
+  /// Registers memory for cheaper transfers; a hint: refusal is logged once and costs only time.
+  /// The memory must stay mapped until the engine is destroyed.
+  virtual void register_memory(std::span<std::byte> memory) = 0;
+
+  virtual Completion submit(const IoRequest& request) = 0;
+
+  /// Multiple for offsets, lengths and addresses (bytes); 4096 with direct I/O, else 1.
+  virtual Bytes alignment() const = 0;
+  /// What is really used: "io_uring, O_DIRECT, registered buffers and files".
+  virtual std::string description() const = 0;
+  virtual IoStatistics statistics() const = 0;
+};
+
+}  // namespace headrace::aio

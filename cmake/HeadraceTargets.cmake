@@ -1,0 +1,43 @@
+# headrace_library(NAME DEPS...): a static library of all .cc files below the folder.
+# Sources are globbed so that a file cannot be forgotten.
+function(headrace_library name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  set(target headrace_${name})
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+    target_link_libraries(${target} PUBLIC ${ARGN})
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+    target_link_libraries(${target} INTERFACE ${ARGN})
+  endif()
+endfunction()
+
+# headrace_tests(NAME DEPS...): one GoogleTest binary of all *_test.cc files of the folder,
+# registered with ctest as one test per case. A case whose name starts with Slow, Fault or Fuzz
+# gets that label.
+function(headrace_tests name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  if(NOT sources)
+    return()
+  endif()
+  set(target ${name}_tests)
+  add_executable(${target} ${sources})
+  target_link_libraries(${target} PRIVATE ${ARGN} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                               HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow*:*Gpu*
+           WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
+endfunction()
+
+# As headrace_tests, plus a second entry with label slow for the cases named *Slow*.
+function(headrace_tests_with_slow name)
+  headrace_tests(${name} ${ARGN})
+  if(TARGET ${name}_tests)
+    add_test(NAME ${name}_slow COMMAND ${name}_tests --gtest_filter=*Slow*
+             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(${name}_slow PROPERTIES TIMEOUT 3600 LABELS slow)
+  endif()
+endfunction()

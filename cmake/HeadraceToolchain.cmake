@@ -1,0 +1,50 @@
+# Compiler flags, sanitizers, linker and compiler cache, set once for the whole tree.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(HEADRACE_SANITIZE "" CACHE STRING "address, thread or empty")
+
+add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-unknown-pragmas
+                    -Werror=return-type)
+option(HEADRACE_WERROR "Treat warnings as errors" OFF)
+if(HEADRACE_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(HEADRACE_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(HEADRACE_SANITIZE STREQUAL "thread")
+  # libgomp is not instrumented: OpenMP regions run serially here (base/parallel.h).
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT HEADRACE_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "HEADRACE_SANITIZE must be address, thread or empty")
+endif()
+
+if(NOT HEADRACE_SANITIZE STREQUAL "thread")
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+endif()
+
+find_program(HEADRACE_CCACHE ccache)
+if(HEADRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${HEADRACE_CCACHE})
+endif()
+
+find_program(HEADRACE_MOLD mold)
+find_program(HEADRACE_LLD ld.lld)
+if(HEADRACE_MOLD)
+  add_link_options(-fuse-ld=mold)
+elseif(HEADRACE_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()

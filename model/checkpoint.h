@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/units.h"
+#include "model/model_config.h"
+
+namespace headrace::model {
+
+/// One tensor of a safetensors file.
+struct TensorEntry {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  Elements count;
+  int64_t begin = 0;  ///< absolute byte offset in the file
+  Bytes size;
+  std::string path;   ///< of the file
+};
+
+/// A Hugging Face model folder opened for reading: config.json and model.safetensors or a sharded set
+/// with model.safetensors.index.json. Headers are read and checked in the constructor (sizes, offsets,
+/// overlaps, shards present); tensor bytes are read on demand with pread, so a model larger than memory can
+/// be streamed. Throws InputError naming file and tensor. Reading is thread-safe.
+class CheckpointReader {
+ public:
+  explicit CheckpointReader(const std::string& folder);
+  ~CheckpointReader();
+
+  const ModelConfig& config() const;
+  const std::string& folder() const;
+  const std::map<std::string, TensorEntry>& tensors() const;
+
+  /// Checks that every parameter of the specs is there with its shape; tensors that are not used are
+  /// logged once (a "lm_head.weight" beside tied embeddings and "rotary_emb.inv_freq" are silently fine).
+  void check(const std::vector<ModuleSpec>& modules) const;
+
+  /// Reads elements [first, first + out.size()) of the tensor, converted to fp32.
+  void read_f32(const std::string& tensor, Elements first, std::span<float> out) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Writes a Hugging Face model folder: tensors streamed in the order of `modules`, sharded above
+/// max_shard_size with an index, config.json, and the tokenizer and generation files of
+/// `copy_from` (if not empty) copied along. Everything is written to `<folder>.partial-<pid>` style
+/// temporary names, synced and renamed, so that the folder is never seen half-written; on error the
+/// temporary files are removed. Throws IoError or InputError.
+class CheckpointWriter {
+ public:
+  struct Options {
+    DType dtype = DType::bf16;        ///< of the stored tensors
+    Bytes max_shard_size{5'000'000'000};
+    std::string copy_from;            ///< source model folder, for tokenizer files and config keys
+  };
+  CheckpointWriter(std::string folder, const ModelConfig& config, std::vector<ModuleSpec> modules,
+                   Options options);
+  ~CheckpointWriter();
+
+  /// Called once for each module, in order. `read` fills out with packed elements [first, first +
+  /// out.size()) of the module as fp32 values.
+  using ReadModule = std::function<void(Elements first, std::span<float> out)>;
+  void write_module(const ModuleSpec& module, const ReadModule& read);
+  /// Puts everything in place. Without it the destructor removes what was written.
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Random weights in a Hugging Face folder: normal with std 0.02 (initializer_range), norms 1, biases 0;
+/// a function of the seed alone.
+void init_model(const ModelConfig& config, DType dtype, uint64_t seed, const std::string& folder);
+
+/// Presets of `headrace init-model`: "tiny", "small", ... with a byte-level vocabulary (vocab 259: 256 bytes,
+/// bos 256, eos 257, pad 258); UsageError listing the names otherwise.
+ModelConfig preset_config(const std::string& name);
+std::vector<std::string> preset_names();
+
+}  // namespace headrace::model

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/units.h"
+
+namespace headrace::model {
+
+enum class Family : uint8_t { llama, mistral, qwen2, qwen3 };
+
+struct RopeScaling {
+  enum class Kind : uint8_t { none, linear, llama3 } kind = Kind::none;
+  double factor = 1;
+  double low_freq_factor = 1;   ///< llama3
+  double high_freq_factor = 4;  ///< llama3
+  int64_t original_max_positions = 8192;  ///< llama3
+};
+
+/// The shape of a decoder-only network, as a Hugging Face config.json states it.
+struct ModelConfig {
+  Family family = Family::llama;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_positions = 0;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;   ///< q, k, v biases (qwen2: always; llama, qwen3: config)
+  bool output_bias = false;      ///< o_proj bias (llama with attention_bias)
+  bool mlp_bias = false;
+  bool qk_norm = false;          ///< qwen3
+  std::optional<int64_t> sliding_window;  ///< set only where the family applies it
+};
+
+/// Reads config.json text; throws InputError naming the key (and `origin`, a path) for anything that is
+/// missing, unsupported or out of range, with the list of supported families.
+ModelConfig parse_model_config(const std::string& json_text, const std::string& origin);
+/// config.json text that transformers loads.
+std::string to_config_json(const ModelConfig& config, DType dtype);
+
+/// Throws InputError if a sequence of this length cannot be trained (beyond max_positions or the
+/// sliding window).
+void check_sequence_length(const ModelConfig& config, int64_t seq);
+
+/// One parameter tensor inside a module's packed vector.
+struct ParameterSpec {
+  std::string name;            ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  ///< as in the checkpoint
+  Elements offset;             ///< in the module's packed vector
+  Elements count;
+  bool decay = true;           ///< weight decay applies (DeepSpeed's single group: all)
+};
+
+/// A group of parameters that moves as one object: the embedding, one block, the final norm, the head.
+struct ModuleSpec {
+  std::string name;  ///< "embed", "block.7", "norm", "head"
+  std::vector<ParameterSpec> parameters;
+  Elements count;  ///< of the packed vector, parameters aligned to 64 elements (gaps stay zero)
+};
+
+/// Modules in forward order: embed, block.0 .. block.L-1, norm, and head unless embeddings are tied.
+std::vector<ModuleSpec> module_specs(const ModelConfig& config);
+
+/// Parameters of the model without alignment gaps; tied weights once.
+Elements parameter_count(const ModelConfig& config);
+
+}  // namespace headrace::model

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/dtype.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "device/kernels.h"
+#include "model/model_config.h"
+
+namespace headrace::model {
+
+/// Shape of one micro-batch.
+struct BatchShape {
+  int64_t batch = 0;  ///< sequences
+  int64_t seq = 0;    ///< tokens per sequence
+  int64_t tokens() const { return batch * seq; }
+};
+
+/// Forward and backward of the network, module by module, on a device stream. Weights and weight gradients
+/// are packed vectors laid out by ModuleSpec, dtype T (f32, bf16 or f16); activations [tokens, hidden] of
+/// dtype T. It owns only the rope table (device memory, seq * head_dim fp32); everything else is given.
+/// Functions post work to the stream and return; pointers must stay valid until it has run. One thread at
+/// a time.
+class Network {
+ public:
+  /// `vocab_tile`: columns of the logits computed at a time; bounds the head's workspace.
+  Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
+          int64_t vocab_tile = 4096);
+  ~Network();
+
+  const ModelConfig& config() const;
+  BatchShape shape() const;
+  /// Device bytes of the rope table, to be charged to the device budget.
+  Bytes constant_bytes() const;
+
+  Bytes block_forward_workspace() const;
+  Bytes block_backward_workspace() const;
+  Bytes head_workspace() const;  ///< forward and backward
+  Bytes embed_workspace() const;
+
+  /// out = table[ids]; ids [tokens] int32.
+  void embed_forward(device::Stream& stream, const void* weights, const int32_t* ids, void* out,
+                     device::Workspace workspace);
+  /// dweights is overwritten (all rows).
+  void embed_backward(device::Stream& stream, const int32_t* ids, const void* dout, void* dweights,
+                      device::Workspace workspace);
+
+  void block_forward(device::Stream& stream, const void* weights, const void* in, void* out,
+                     device::Workspace workspace);
+  /// Recomputes the block from `in`. din and dweights are overwritten; din may alias dout.
+  void block_backward(device::Stream& stream, const void* weights, const void* in, const void* dout,
+                      void* din, void* dweights, device::Workspace workspace);
+
+  /// Final norm, head and cross-entropy over vocabulary tiles. labels [tokens] int32, -100 ignored, already
+  /// shifted (labels[t] is the target of position t). *loss_sum (device double) = sum of losses of
+  /// counted tokens.
+  void head_forward(device::Stream& stream, const void* norm_weights, const void* head_weights,
+                    const void* in, const int32_t* labels, double* loss_sum,
+                    device::Workspace workspace);
+  /// Forward and backward: also din, dnorm_weights, dhead_weights (overwritten). Gradients are those of
+  /// loss_sum * gradient_scale.
+  void head_forward_backward(device::Stream& stream, const void* norm_weights,
+                             const void* head_weights, const void* in, const int32_t* labels,
+                             float gradient_scale, double* loss_sum, void* din,
+                             void* dnorm_weights, void* dhead_weights,
+                             device::Workspace workspace);
+
+  /// Floating point operations of each operation, for the cost model.
+  double block_forward_flops() const;
+  double block_backward_flops() const;  ///< with recomputation
+  double head_flops() const;            ///< forward and backward
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace headrace::model

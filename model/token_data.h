@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace headrace::model {
+
+/// One training or validation batch: `batch` sequences of `seq` tokens. labels are already shifted:
+/// labels[t] is the token that follows ids[t], or -100 where ignored.
+struct TokenBatch {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  int64_t counted_labels = 0;  ///< labels that are not -100
+};
+
+struct TokenDataOptions {
+  int64_t seq = 512;
+  int64_t vocab_size = 0;      ///< tokens outside are an InputError naming position and value
+  uint64_t seed = 0;
+  double validation_fraction = 0;  ///< share of the sequences held out (the last ones before shuffling)
+  bool byte_level = false;     ///< the model has a byte-level vocabulary: plain text is accepted
+  std::string bin_dtype = "auto";  ///< "uint16", "uint32" or "auto" (by header or vocabulary size)
+};
+
+/// Packed token sequences from a file, memory-mapped or streamed so that a data set larger than memory
+/// works: plain text (byte-level), .bin (uint16 or uint32, raw as nanoGPT writes or with llm.c's 1024-byte
+/// header), .safetensors with input_ids and optional labels. Sequence i covers tokens
+/// [i * seq, i * seq + seq], so that the label of the last position is the first token of the
+/// next. The training order is a seeded permutation per epoch and a pure function of (seed, index): the
+/// position to resume from is one number. Thread-safe. Throws InputError.
+class TokenData {
+ public:
+  static std::unique_ptr<TokenData> open(const std::string& path, const TokenDataOptions& options);
+  virtual ~TokenData() = default;
+
+  virtual int64_t training_sequences() const = 0;
+  virtual int64_t validation_sequences() const = 0;
+  /// Sequences [first, first + count) of the endless shuffled training order.
+  virtual TokenBatch training_batch(int64_t first, int64_t count) const = 0;
+  /// Sequences [first, first + count) of the validation set, unshuffled.
+  virtual TokenBatch validation_batch(int64_t first, int64_t count) const = 0;
+};
+
+}  // namespace headrace::model

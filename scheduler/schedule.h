@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/trace.h"
+
+namespace headrace::scheduler {
+
+enum class ActionKind : uint8_t {
+  transfer,   ///< copy an object's current value from one tier to an adjacent one
+  operation,  ///< run an operation of the trace
+  drop,       ///< forget a copy; its slot may be used again. Costs nothing.
+  place,      ///< reserve a slot for a value that the next operation writes. Costs nothing.
+};
+
+/// One step of the plan. It may start when all actions in `after` have ended.
+struct Action {
+  ActionKind kind = ActionKind::operation;
+  ObjectId object{};               ///< transfer, drop, place
+  Tier from = Tier::nvme;          ///< transfer: source; drop, place: the tier
+  Tier to = Tier::host;            ///< transfer: target
+  int64_t offset = 0;              ///< transfer: target slot; place: slot; unused for nvme
+  uint32_t operation = 0;          ///< operation: index in the trace
+  std::vector<uint32_t> after;     ///< indices of earlier actions, ascending
+};
+
+/// The compiled memory plan of a trace: actions in an order in which they could run one at a time, with
+/// the dependencies that let a runtime overlap them. All slots are fixed here, so the runtime
+/// never allocates, never exceeds a budget, never deadlocks (dependencies point backwards only).
+struct Schedule {
+  std::vector<Action> actions;
+  std::vector<Residency> initial;  ///< what must be resident when it starts
+  std::vector<Residency> final;    ///< what is resident when it has ended
+  Bytes peak_device;               ///< arena high water
+  Bytes peak_host;
+  Bytes nvme_read;  ///< bytes moved over each boundary
+  Bytes nvme_write;
+  Bytes host_to_device;
+  Bytes device_to_host;
+};
+
+struct CompileInput {
+  const Trace* trace = nullptr;
+  const std::vector<ObjectFacts>* objects = nullptr;  ///< by ObjectId
+  Budgets budgets;
+  Rates rates;
+  /// What is resident now. Objects with home device or host must appear with their home slots;
+  /// objects whose current value is on nvme need no entry.
+  std::vector<Residency> initial;
+};
+
+/// Compiles the trace. Throws CapacityError naming operation, tier and the bytes missing when the
+/// objects of one operation do not fit.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual std::string_view name() const = 0;
+  virtual Schedule compile(const CompileInput& input) const = 0;
+};
+
+/// Farthest next use (cyclic: the trace is expected to repeat), aware of write-back cost and of the time
+/// a fetch needs to arrive before its use.
+std::unique_ptr<Policy> make_optimal_policy();
+/// Least recently used; the baseline.
+std::unique_ptr<Policy> make_lru_policy();
+
+/// Smallest budgets with which compile() succeeds from a state where everything is at home.
+/// minimum_host is computed for a device budget of `device`, minimum_device is independent of the host's.
+Bytes minimum_device_budget(const Trace& trace, const std::vector<ObjectFacts>& objects,
+                            Bytes alignment);
+Bytes minimum_host_budget(const Trace& trace, const std::vector<ObjectFacts>& objects, Bytes device,
+                          Bytes alignment);
+
+/// Independent check of a schedule against trace, objects and budgets: replays it under every
+/// interleaving its dependencies allow (by reasoning on the dependency order, not by enumeration) and
+/// returns the violations found, as sentences; empty when sound.
+std::vector<std::string> check_schedule(const CompileInput& input, const Schedule& schedule);
+
+/// One executed action on the time line, seconds from the start.
+struct Span {
+  uint32_t action = 0;
+  Lane lane = Lane::compute;
+  double begin = 0;
+  double end = 0;
+};
+struct Timeline {
+  std::vector<Span> spans;
+  double seconds = 0;
+};
+/// Event simulation: one server per lane, actions start when their dependencies have ended and the lane is
+/// free, in order of the schedule among those that are ready.
+Timeline simulate(const CompileInput& input, const Schedule& schedule);
+
+/// Time that no schedule with these transfers can beat: the busiest lane.
+struct StepBound {
+  double seconds = 0;
+  Lane lane = Lane::compute;
+  double lane_seconds[kLaneCount] = {};
+};
+StepBound channel_bound(const CompileInput& input, const Schedule& schedule);
+
+}  // namespace headrace::scheduler

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "aio/io.h"
+#include "base/completion.h"
+#include "base/tier.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "tiers/arena.h"
+#include "tiers/extent_store.h"
+
+namespace headrace::tiers {
+
+/// Table of residency, one entry per object and tier:
+///
+///   state      | place      transfer in   transfer out   lease read   lease write      drop
+///   absent     | -> empty   -> in_flight  error          error        error            ok
+///   empty      | error      error         error          error        -> valid         -> absent
+///   in_flight  | error      joins         error          error        error            error
+///   valid      | error      joins (done)  ok             ok           ok               -> absent
+///
+/// A lease or a transfer out pins the copy: drop is an error while pinned. A write lease makes the copies
+/// of the other tiers stale: they must be dropped before they are used again (reading one is an error).
+enum class CopyState : uint8_t { absent, empty, in_flight, valid, stale };
+
+struct ObjectSpec {
+  std::string name;  ///< unique; the key on nvme
+  Bytes size;        ///< slot size, aligned
+  bool persistent = false;
+};
+
+enum class LeaseMode : uint8_t { read, write, update };
+
+class TieredStore;
+
+/// Move-only pin of an object's bytes in a tier. Releasing a write or update lease publishes the new value.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease();
+
+  std::span<std::byte> bytes() const { return bytes_; }
+  void release();
+
+ private:
+  friend class TieredStore;
+  TieredStore* store_ = nullptr;
+  ObjectId object_{};
+  Tier tier_ = Tier::host;
+  LeaseMode mode_ = LeaseMode::read;
+  std::span<std::byte> bytes_;
+};
+
+struct TierTraffic {
+  int64_t nvme_read = 0;  ///< bytes since start
+  int64_t nvme_write = 0;
+  int64_t host_to_device = 0;
+  int64_t device_to_host = 0;
+};
+
+/// Objects in the tiers: where each copy lies, in which state, and the movement between adjacent
+/// tiers. It carries out decisions (offsets are given); it takes none. Misuse is an InternalError that names
+/// object, tier and state. Thread-safe. Lock order: TieredStore, then Arena.
+class TieredStore {
+ public:
+  struct Parts {
+    Arena* device_arena = nullptr;  ///< null: no device tier
+    Arena* host_arena = nullptr;
+    std::shared_ptr<ExtentStore> extents;     ///< null: no nvme tier
+    device::Stream* host_to_device = nullptr;  ///< used by one caller at a time under the store's lock
+    device::Stream* device_to_host = nullptr;
+  };
+  explicit TieredStore(const Parts& parts);
+  ~TieredStore();
+  TieredStore(const TieredStore&) = delete;
+  TieredStore& operator=(const TieredStore&) = delete;
+
+  ObjectId add(const ObjectSpec& spec);
+  const ObjectSpec& spec(ObjectId object) const;
+
+  CopyState state(ObjectId object, Tier tier) const;
+  /// Offset of the slot, for device and host.
+  std::optional<int64_t> offset(ObjectId object, Tier tier) const;
+
+  /// Reserves an empty slot for a value that a write lease will fill.
+  void place(ObjectId object, Tier tier, int64_t offset);
+  /// Copies the valid value in `from` to the adjacent tier `to`. For device and host targets: to
+  /// the slot at `offset`, which is reserved now where the object has none there.
+  Completion transfer(ObjectId object, Tier from, Tier to, int64_t offset, aio::IoClass io_class);
+  /// Pins the copy. read and update need it valid; write needs it empty, valid or stale.
+  Lease acquire(ObjectId object, Tier tier, LeaseMode mode);
+  /// Forgets the copy and frees its slot.
+  void drop(ObjectId object, Tier tier);
+
+  TierTraffic traffic() const;
+
+ private:
+  friend class Lease;
+  struct State;
+  void release(ObjectId object, Tier tier, LeaseMode mode) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace headrace::tiers
