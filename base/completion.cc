@@ -38,7 +38,9 @@ bool Completion::is_done() const {
 void Completion::wait() const {
   std::unique_lock lock(state_->mutex);
   state_->ended_changed.wait(lock, [&] { return state_->ended; });
-  if (state_->error) { std::rethrow_exception(state_->error); }
+  if (state_->error) {
+    std::rethrow_exception(state_->error);
+  }
 }
 
 void Completion::on_done(Callback callback) const {
@@ -62,7 +64,9 @@ Promise& Promise::operator=(Promise&& other) noexcept {
 }
 
 Promise::~Promise() {
-  if (state_ == nullptr) { return; }
+  if (state_ == nullptr) {
+    return;
+  }
   const bool ended = [&] {
     const std::lock_guard lock(state_->mutex);
     return state_->ended;
@@ -72,11 +76,17 @@ Promise::~Promise() {
   }
 }
 
-Completion Promise::completion() const { return Completion(state_); }
+Completion Promise::completion() const {
+  return Completion(state_);
+}
 
-void Promise::set_done() { end(nullptr); }
+void Promise::set_done() {
+  end(nullptr);
+}
 
-void Promise::set_failed(std::exception_ptr error) { end(std::move(error)); }
+void Promise::set_failed(std::exception_ptr error) {
+  end(std::move(error));
+}
 
 void Promise::end(std::exception_ptr error) {
   // The waiter may destroy this promise as soon as it sees the end: keep the state alive here.
@@ -84,17 +94,23 @@ void Promise::end(std::exception_ptr error) {
   std::vector<Completion::Callback> callbacks;
   {
     const std::lock_guard lock(state->mutex);
-    if (state->ended) { return; }
+    if (state->ended) {
+      return;
+    }
     state->ended = true;
     state->error = error;
     callbacks.swap(state->callbacks);
     state->ended_changed.notify_all();
   }
-  for (const auto& callback : callbacks) { callback(error); }
+  for (const auto& callback : callbacks) {
+    callback(error);
+  }
 }
 
 Completion when_all(const std::vector<Completion>& parts) {
-  if (parts.empty()) { return Completion::done(); }
+  if (parts.empty()) {
+    return Completion::done();
+  }
   struct Join {
     Promise promise;
     std::mutex mutex;
@@ -109,8 +125,12 @@ Completion when_all(const std::vector<Completion>& parts) {
       std::exception_ptr first;
       {
         const std::lock_guard lock(join->mutex);
-        if (error && !join->error) { join->error = error; }
-        if (--join->open > 0) { return; }
+        if (error && !join->error) {
+          join->error = error;
+        }
+        if (--join->open > 0) {
+          return;
+        }
         first = join->error;
       }
       if (first) {

@@ -9,12 +9,18 @@ namespace headrace {
 
 int exit_code(ErrorKind kind) noexcept {
   switch (kind) {
-    case ErrorKind::usage: return 2;
-    case ErrorKind::bad_input: return 3;
-    case ErrorKind::does_not_fit: return 4;
-    case ErrorKind::io: return 5;
-    case ErrorKind::internal: return 70;
-    case ErrorKind::interrupted: return 130;
+    case ErrorKind::usage:
+      return 2;
+    case ErrorKind::bad_input:
+      return 3;
+    case ErrorKind::does_not_fit:
+      return 4;
+    case ErrorKind::io:
+      return 5;
+    case ErrorKind::internal:
+      return 70;
+    case ErrorKind::interrupted:
+      return 130;
   }
   return 70;
 }
@@ -23,9 +29,15 @@ namespace {
 
 std::string io_text(const std::string& what_happened, const IoError::Where& where) {
   std::string text = what_happened + ": " + where.path;
-  if (where.offset >= 0) { text += fmt::format(" at offset {}", where.offset); }
-  if (where.expected_bytes >= 0) { text += fmt::format(", expected {} bytes", where.expected_bytes); }
-  if (where.actual_bytes >= 0) { text += fmt::format(", got {}", where.actual_bytes); }
+  if (where.offset >= 0) {
+    text += fmt::format(" at offset {}", where.offset);
+  }
+  if (where.expected_bytes >= 0) {
+    text += fmt::format(", expected {} bytes", where.expected_bytes);
+  }
+  if (where.actual_bytes >= 0) {
+    text += fmt::format(", got {}", where.actual_bytes);
+  }
   if (where.error_number != 0) {
     text += fmt::format(" ({})", std::generic_category().message(where.error_number));
   }

@@ -22,17 +22,23 @@ spdlog::logger& logger() {
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   switch (level) {
-    case LogLevel::debug: return spdlog::level::debug;
-    case LogLevel::info: return spdlog::level::info;
-    case LogLevel::warning: return spdlog::level::warn;
-    case LogLevel::error: return spdlog::level::err;
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
 
 }  // namespace
 
-void set_log_level(LogLevel level) { logger().set_level(spdlog_level(level)); }
+void set_log_level(LogLevel level) {
+  logger().set_level(spdlog_level(level));
+}
 
 void log_message(LogLevel level, const std::string& text) {
   logger().log(spdlog_level(level), text);
@@ -43,7 +49,9 @@ void log_message_once(LogLevel level, const std::string& key, const std::string&
   static std::set<std::string> seen;
   {
     const std::lock_guard lock(mutex);
-    if (!seen.insert(key).second) { return; }
+    if (!seen.insert(key).second) {
+      return;
+    }
   }
   log_message(level, text);
 }

@@ -16,13 +16,17 @@ template <class Body>
 void parallel_for_blocks(int64_t count, int64_t block, const Body& body) {
   const int64_t blocks = (count + block - 1) / block;
   if (blocks <= 1) {
-    if (count > 0) { body(int64_t{0}, count); }
+    if (count > 0) {
+      body(int64_t{0}, count);
+    }
     return;
   }
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
 #endif
-  for (int64_t i = 0; i < blocks; ++i) { body(i * block, std::min(count, (i + 1) * block)); }
+  for (int64_t i = 0; i < blocks; ++i) {
+    body(i * block, std::min(count, (i + 1) * block));
+  }
 }
 
 /// Threads that parallel regions opened by this thread use; from now on.

@@ -10,7 +10,9 @@ namespace headrace {
 std::array<uint32_t, 4> philox(uint64_t seed, uint64_t stream, uint64_t counter);
 
 /// Uniform in [0, 1) from 24 bits of a random word.
-inline float uniform_from(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24F; }
+inline float uniform_from(uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24F;
+}
 
 /// Sequential generator over one Philox stream. Not thread-safe; make one per stream.
 class Random {

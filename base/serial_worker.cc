@@ -40,7 +40,9 @@ void SerialWorker::run() {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
-      if (tasks_.empty()) { return; }
+      if (tasks_.empty()) {
+        return;
+      }
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }

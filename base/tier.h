@@ -17,6 +17,8 @@ constexpr std::string_view to_string(Tier tier) {
 
 /// Dense index of an object: a named byte range, the unit of movement.
 enum class ObjectId : uint32_t {};
-constexpr uint32_t index_of(ObjectId id) { return static_cast<uint32_t>(id); }
+constexpr uint32_t index_of(ObjectId id) {
+  return static_cast<uint32_t>(id);
+}
 
 }  // namespace headrace

@@ -51,20 +51,26 @@ Bytes align_up(Bytes value, Bytes alignment) {
 Bytes parse_bytes(std::string_view text, std::string_view what) {
   const auto fail = [&] {
     return InputError(fmt::format(
-        "{}: '{}' is not a size; write a number with an optional unit, such as 64MiB, 1.5GiB, 2GB", what,
-        text));
+        "{}: '{}' is not a size; write a number with an optional unit, such as 64MiB, 1.5GiB, 2GB",
+        what, text));
   };
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) { throw fail(); }
+  if (error != std::errc() || !std::isfinite(number) || number < 0) {
+    throw fail();
+  }
   std::string unit;
   for (const char* p = end; p != text.data() + text.size(); ++p) {
-    if (*p != ' ') { unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*p))); }
+    if (*p != ' ') {
+      unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*p)));
+    }
   }
   double scale = 1;
   if (!unit.empty() && unit != "b") {
     const auto power = std::string_view("kmgt").find(unit[0]);
-    if (power == std::string_view::npos) { throw fail(); }
+    if (power == std::string_view::npos) {
+      throw fail();
+    }
     const std::string_view rest = std::string_view(unit).substr(1);
     if (rest.empty() || rest == "ib") {
       scale = std::pow(1024.0, static_cast<double>(power) + 1);
@@ -75,7 +81,9 @@ Bytes parse_bytes(std::string_view text, std::string_view what) {
     }
   }
   const double bytes = number * scale;
-  if (bytes >= 9.2e18) { throw fail(); }
+  if (bytes >= 9.2e18) {
+    throw fail();
+  }
   return Bytes(static_cast<int64_t>(std::llround(bytes)));
 }
 
@@ -87,7 +95,9 @@ std::string format_bytes(Bytes bytes) {
     value /= 1024;
     ++unit;
   }
-  if (unit == 0) { return fmt::format("{} B", bytes.count()); }
+  if (unit == 0) {
+    return fmt::format("{} B", bytes.count());
+  }
   return fmt::format("{:.{}f} {}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2, kUnits[unit]);
 }
 
@@ -98,15 +108,23 @@ std::string format_count(double count) {
     count /= 1000;
     ++unit;
   }
-  if (unit == 0) { return fmt::format("{:g}", count); }
+  if (unit == 0) {
+    return fmt::format("{:g}", count);
+  }
   return fmt::format("{:.{}f}{}", count, count >= 100 ? 0 : count >= 10 ? 1 : 2, kUnits[unit]);
 }
 
 std::string format_duration(double seconds) {
-  if (seconds < 1) { return fmt::format("{:.0f} ms", seconds * 1e3); }
-  if (seconds < 60) { return fmt::format("{:.1f} s", seconds); }
+  if (seconds < 1) {
+    return fmt::format("{:.0f} ms", seconds * 1e3);
+  }
+  if (seconds < 60) {
+    return fmt::format("{:.1f} s", seconds);
+  }
   const auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole < 3600) { return fmt::format("{} min {:02} s", whole / 60, whole % 60); }
+  if (whole < 3600) {
+    return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  }
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 

@@ -1,0 +1,367 @@
+#include "engine/executor.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <queue>
+#include <utility>
+
+#include "base/check.h"
+
+namespace headrace::engine {
+
+using scheduler::Action;
+using scheduler::ActionKind;
+using scheduler::Lane;
+using scheduler::Schedule;
+using scheduler::Trace;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// Ends of actions, handed from any thread to the driver.
+class EndQueue {
+ public:
+  struct End {
+    uint32_t action = 0;
+    Clock::time_point time;
+    std::exception_ptr error;
+  };
+
+  void push(uint32_t action, std::exception_ptr error) {
+    // Notified under the lock: the driver may destroy the queue as soon as it has the last end.
+    const std::lock_guard lock(mutex_);
+    ends_.push_back({action, Clock::now(), std::move(error)});
+    changed_.notify_one();
+  }
+
+  std::vector<End> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !ends_.empty(); });
+    return std::exchange(ends_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<End> ends_;
+};
+
+Lane transfer_lane(const Action& action) {
+  if (action.from == Tier::nvme) {
+    return Lane::nvme_read;
+  }
+  if (action.to == Tier::nvme) {
+    return Lane::nvme_write;
+  }
+  return action.to == Tier::device ? Lane::host_to_device : Lane::device_to_host;
+}
+
+tiers::LeaseMode lease_mode(scheduler::Access access) {
+  switch (access) {
+    case scheduler::Access::read:
+      return tiers::LeaseMode::read;
+    case scheduler::Access::write:
+      return tiers::LeaseMode::write;
+    case scheduler::Access::update:
+      return tiers::LeaseMode::update;
+  }
+  return tiers::LeaseMode::read;
+}
+
+double* part_of(TimeSplit& split, Lane lane) {
+  switch (lane) {
+    case Lane::nvme_read:
+      return &split.nvme_read;
+    case Lane::nvme_write:
+      return &split.nvme_write;
+    case Lane::host_to_device:
+      return &split.host_to_device;
+    case Lane::device_to_host:
+      return &split.device_to_host;
+    case Lane::compute:
+      return &split.compute;
+    case Lane::cpu_optimizer:
+      return &split.cpu_optimizer;
+  }
+  return &split.other;
+}
+
+}  // namespace
+
+/// One replay. Everything here runs on the driver thread, but for EndQueue::push and the bodies of
+/// CPU operations.
+class Executor::Run {
+ public:
+  Run(Executor& executor, const Trace& trace, const Schedule& schedule, const OperationBody& body)
+      : executor_(executor), trace_(trace), schedule_(schedule), body_(body) {
+    const size_t count = schedule.actions.size();
+    open_dependencies_.resize(count);
+    dependents_.resize(count);
+    state_.resize(count, State::waiting);
+    begin_.resize(count);
+    leases_.resize(count);
+    report_.operation_seconds.resize(trace.operations.size());
+    for (uint32_t i = 0; i < count; ++i) {
+      open_dependencies_[i] = static_cast<uint32_t>(schedule.actions[i].after.size());
+      for (const uint32_t before : schedule.actions[i].after) {
+        HR_CHECK(before < i, "action {} depends on later action {}", i, before);
+        dependents_[before].push_back(i);
+      }
+      if (open_dependencies_[i] == 0) {
+        ready_.push(i);
+      }
+    }
+  }
+
+  RunReport run() {
+    start_ = Clock::now();
+    accounted_until_ = start_;
+    start_ready();
+    while (in_flight_ > 0) {
+      const Lane* cause = current_cause();
+      const auto ends = ends_.wait();
+      for (const auto& end : ends) {
+        account(cause, end.time);
+        finish(end);
+        cause = current_cause();
+      }
+      start_ready();
+    }
+    account(nullptr, Clock::now());
+    report_.split.total = seconds_between(start_, accounted_until_);
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+    HR_CHECK(done_ == schedule_.actions.size(), "schedule of '{}' stalled: {} of {} actions ran",
+             trace_.name, done_, schedule_.actions.size());
+    return std::move(report_);
+  }
+
+ private:
+  enum class State : uint8_t { waiting, in_flight, done };
+
+  void drain_compute() noexcept {
+    try {
+      executor_.compute_.synchronize();
+    } catch (const std::exception&) {
+      // The first error is reported; this one is its echo.
+    }
+  }
+
+  void start_ready() {
+    while (!ready_.empty() && !error_) {
+      const uint32_t action = ready_.top();
+      ready_.pop();
+      try {
+        start(action);
+      } catch (...) {
+        leases_[action].clear();
+        if (!error_) {
+          error_ = std::current_exception();
+        }
+      }
+    }
+  }
+
+  void start(uint32_t index) {
+    const Action& action = schedule_.actions[index];
+    switch (action.kind) {
+      case ActionKind::place:
+        executor_.store_.place(action.object, action.from, action.offset);
+        complete(index);
+        return;
+      case ActionKind::drop:
+        executor_.store_.drop(action.object, action.from);
+        complete(index);
+        return;
+      case ActionKind::transfer: {
+        const Completion end = executor_.store_.transfer(action.object, action.from, action.to,
+                                                         action.offset, io_class(index));
+        launched(index, transfer_lane(action));
+        end.on_done([this, index](std::exception_ptr error) { ends_.push(index, error); });
+        return;
+      }
+      case ActionKind::operation:
+        start_operation(index);
+        return;
+    }
+  }
+
+  void start_operation(uint32_t index) {
+    const uint32_t number = schedule_.actions[index].operation;
+    const scheduler::Operation& operation = trace_.operations.at(number);
+    auto& leases = leases_[index];
+    std::vector<std::span<std::byte>> bytes;
+    for (const scheduler::Use& use : operation.uses) {
+      leases.push_back(executor_.store_.acquire(use.object, use.tier, lease_mode(use.access)));
+      bytes.push_back(leases.back().bytes());
+    }
+    if (operation.lane == Lane::compute) {
+      body_(number, bytes);
+      const Completion end = executor_.compute_.record_completion();
+      launched(index, operation.lane);
+      end.on_done([this, index](std::exception_ptr error) { ends_.push(index, error); });
+      return;
+    }
+    launched(index, operation.lane);
+    executor_.cpu_worker_.post([this, index, number, bytes = std::move(bytes)] {
+      std::exception_ptr error;
+      try {
+        body_(number, bytes);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      ends_.push(index, error);
+    });
+  }
+
+  /// A read is a demand read when every earlier operation has ended: something waits for it now.
+  aio::IoClass io_class(uint32_t index) {
+    if (schedule_.actions[index].to == Tier::nvme) {
+      return aio::IoClass::write_back;
+    }
+    return first_open_operation() > index ? aio::IoClass::demand : aio::IoClass::prefetch;
+  }
+
+  void launched(uint32_t index, Lane lane) {
+    state_[index] = State::in_flight;
+    begin_[index] = Clock::now();
+    ++in_flight_;
+    if (lane_in_flight_[static_cast<size_t>(lane)]++ == 0) {
+      lane_since_[static_cast<size_t>(lane)] = begin_[index];
+    }
+  }
+
+  void finish(const EndQueue::End& end) {
+    const Action& action = schedule_.actions[end.action];
+    const Lane lane = lane_of(action);
+    const auto lane_index = static_cast<size_t>(lane);
+    --in_flight_;
+    if (--lane_in_flight_[lane_index] == 0) {
+      report_.busy[lane_index] += seconds_between(lane_since_[lane_index], end.time);
+    }
+    leases_[end.action].clear();
+    if (action.kind == ActionKind::operation) {
+      report_.operation_seconds[action.operation] = seconds_between(begin_[end.action], end.time);
+    }
+    if (executor_.record_spans_) {
+      report_.spans.push_back({end.action, lane, seconds_between(start_, begin_[end.action]),
+                               seconds_between(start_, end.time)});
+    }
+    if (end.error) {
+      if (!error_) {
+        error_ = end.error;
+      }
+      return;
+    }
+    complete(end.action);
+  }
+
+  void complete(uint32_t index) {
+    state_[index] = State::done;
+    ++done_;
+    for (const uint32_t dependent : dependents_[index]) {
+      if (--open_dependencies_[dependent] == 0) {
+        ready_.push(dependent);
+      }
+    }
+  }
+
+  Lane lane_of(const Action& action) const {
+    return action.kind == ActionKind::operation ? trace_.operations[action.operation].lane
+                                                : transfer_lane(action);
+  }
+
+  uint32_t first_open_operation() {
+    while (open_operation_ < schedule_.actions.size() &&
+           (schedule_.actions[open_operation_].kind != ActionKind::operation ||
+            state_[open_operation_] == State::done)) {
+      ++open_operation_;
+    }
+    return open_operation_;
+  }
+
+  /// The lane that wall time passing now is charged to; nullptr: none ("other").
+  const Lane* current_cause() {
+    static constexpr Lane kLanes[] = {Lane::nvme_read,      Lane::nvme_write, Lane::host_to_device,
+                                      Lane::device_to_host, Lane::compute,    Lane::cpu_optimizer};
+    const auto in_lane = [&](Lane lane) { return lane_in_flight_[static_cast<size_t>(lane)] > 0; };
+    if (in_lane(Lane::compute)) {
+      return &kLanes[static_cast<size_t>(Lane::compute)];
+    }
+    if (in_lane(Lane::cpu_optimizer)) {
+      return &kLanes[static_cast<size_t>(Lane::cpu_optimizer)];
+    }
+    // Nothing works: follow the open dependencies of the next operation to what is in flight.
+    uint32_t index = first_open_operation();
+    while (index < schedule_.actions.size() && state_[index] == State::waiting) {
+      uint32_t next = index;
+      for (const uint32_t before : schedule_.actions[index].after) {
+        if (state_[before] != State::done) {
+          next = before;
+        }
+        if (state_[before] == State::in_flight) {
+          break;
+        }
+      }
+      if (next == index) {
+        break;
+      }
+      index = next;
+    }
+    if (index < schedule_.actions.size() && state_[index] == State::in_flight) {
+      return &kLanes[static_cast<size_t>(lane_of(schedule_.actions[index]))];
+    }
+    for (const Lane lane : kLanes) {
+      if (in_lane(lane)) {
+        return &kLanes[static_cast<size_t>(lane)];
+      }
+    }
+    return nullptr;
+  }
+
+  void account(const Lane* cause, Clock::time_point until) {
+    if (until <= accounted_until_) {
+      return;
+    }
+    const double seconds = seconds_between(accounted_until_, until);
+    (cause != nullptr ? *part_of(report_.split, *cause) : report_.split.other) += seconds;
+    accounted_until_ = until;
+  }
+
+  Executor& executor_;
+  const Trace& trace_;
+  const Schedule& schedule_;
+  const OperationBody& body_;
+  EndQueue ends_;
+  std::vector<uint32_t> open_dependencies_;
+  std::vector<std::vector<uint32_t>> dependents_;
+  std::vector<State> state_;
+  std::vector<Clock::time_point> begin_;
+  std::vector<std::vector<tiers::Lease>> leases_;
+  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready_;
+  size_t in_flight_ = 0;
+  size_t done_ = 0;
+  uint32_t open_operation_ = 0;
+  int lane_in_flight_[scheduler::kLaneCount] = {};
+  Clock::time_point lane_since_[scheduler::kLaneCount] = {};
+  Clock::time_point start_;
+  Clock::time_point accounted_until_;
+  std::exception_ptr error_;
+  RunReport report_;
+};
+
+Executor::Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans)
+    : store_(store), compute_(compute), record_spans_(record_spans), cpu_worker_("hr-optimizer") {}
+
+RunReport Executor::run(const Trace& trace, const Schedule& schedule, const OperationBody& body) {
+  return Run(*this, trace, schedule, body).run();
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/serial_worker.h"
+#include "device/device.h"
+#include "scheduler/schedule.h"
+#include "tiers/tiered_store.h"
+
+namespace headrace::engine {
+
+/// What an operation sees: the bytes of its uses, in the order of Operation::uses.
+using UseBytes = std::span<const std::span<std::byte>>;
+
+/// Work of one operation of the trace. For lane compute it posts to the compute stream and returns;
+/// for lane cpu_optimizer it runs on the executor's worker thread.
+using OperationBody = std::function<void(uint32_t operation, UseBytes uses)>;
+
+/// Where the wall time of a step went; the parts add up to `total`.
+struct TimeSplit {
+  double compute = 0;
+  double cpu_optimizer = 0;  ///< optimizer or gradient work on the CPU with nothing computing
+  double nvme_read = 0;      ///< waiting for
+  double nvme_write = 0;
+  double host_to_device = 0;
+  double device_to_host = 0;
+  double other = 0;
+  double total = 0;
+};
+
+/// What one run of a schedule did.
+struct RunReport {
+  TimeSplit split;
+  /// Seconds in which each lane had work in flight, by scheduler::Lane.
+  double busy[scheduler::kLaneCount] = {};
+  /// Seconds that each operation of the trace was in flight.
+  std::vector<double> operation_seconds;
+  std::vector<scheduler::Span> spans;  ///< filled where asked for
+};
+
+/// Replays schedules: starts every action as soon as its dependencies have ended, on the lane it
+/// belongs to. Owns the CPU worker; the store, streams and device are the caller's. Not
+/// thread-safe. On an error nothing more is started, what is in flight is waited for, and the first
+/// error is rethrown.
+class Executor {
+ public:
+  Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans = false);
+
+  RunReport run(const scheduler::Trace& trace, const scheduler::Schedule& schedule,
+                const OperationBody& body);
+
+ private:
+  class Run;
+
+  tiers::TieredStore& store_;
+  device::Stream& compute_;
+  bool record_spans_;
+  SerialWorker cpu_worker_;
+};
+
+}  // namespace headrace::engine

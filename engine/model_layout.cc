@@ -1,0 +1,103 @@
+#include "engine/model_layout.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// Gives out object ids and collects their facts.
+class ObjectTable {
+ public:
+  ObjectTable(std::vector<scheduler::ObjectFacts>& objects, Bytes alignment)
+      : objects_(objects), alignment_(alignment) {}
+
+  ObjectId persistent(std::string name, Bytes size, Tier home) {
+    return add({std::move(name), align_up(size, alignment_), home, home});
+  }
+  ObjectId transient(std::string name, Bytes size, Tier floor) {
+    return add({std::move(name), align_up(size, alignment_), floor, std::nullopt});
+  }
+
+ private:
+  ObjectId add(scheduler::ObjectFacts facts) {
+    objects_.push_back(std::move(facts));
+    return ObjectId{static_cast<uint32_t>(objects_.size() - 1)};
+  }
+
+  std::vector<scheduler::ObjectFacts>& objects_;
+  Bytes alignment_;
+};
+
+Tier slower(Tier a, Tier b) {
+  return std::max(a, b);
+}
+
+}  // namespace
+
+ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
+  HR_CHECK(options.shard_max >= kStatisticsBlock, "shard of {} elements",
+           options.shard_max.count());
+  ModelLayout layout;
+  layout.dtype = options.dtype;
+  layout.placement = options.placement;
+  ObjectTable table(layout.objects, options.alignment);
+
+  const Placement& placement = options.placement;
+  // A persistent object may pass through every tier between its home and where it is used.
+  const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
+  const int64_t state_vectors = layout.has_master() ? 3 : 2;
+
+  for (model::ModuleSpec& spec : model::module_specs(config)) {
+    ModuleObjects module;
+    module.weights = table.persistent(spec.name + ".weights", bytes_for(spec.count, options.dtype),
+                                      placement.weights);
+    // A fresh gradient passes down to where it is accumulated.
+    module.gradient = table.transient(spec.name + ".gradient", bytes_for(spec.count, options.dtype),
+                                      slower(placement.update(), placement.gradients));
+    for (Elements first; first < spec.count; first += shard_max) {
+      Shard shard;
+      shard.first = first;
+      shard.count = std::min(shard_max, spec.count - first);
+      const std::string suffix = "." + std::to_string(module.shards.size());
+      shard.state =
+          table.persistent(spec.name + ".optimizer" + suffix,
+                           bytes_for(shard.count, DType::f32) * state_vectors, placement.optimizer);
+      shard.accumulator = table.transient(spec.name + ".accumulator" + suffix,
+                                          bytes_for(shard.count, DType::f32), placement.gradients);
+      module.shards.push_back(shard);
+    }
+    module.spec = std::move(spec);
+    layout.modules.push_back(std::move(module));
+  }
+
+  const Bytes activation = bytes_for(Elements(options.tokens) * config.hidden_size, options.dtype);
+  for (int64_t i = 0; i <= config.layers; ++i) {
+    layout.activations.push_back(
+        table.transient("activation." + std::to_string(i), activation, placement.activations));
+  }
+  layout.activation_gradient =
+      table.transient("activation_gradient", activation, placement.compute);
+  layout.gradient_norm = table.transient("gradient_norm", Bytes(1), placement.update());
+  return layout;
+}
+
+StateBytes state_bytes(const ModelLayout& layout) {
+  const auto size = [&](ObjectId id) { return layout.objects[index_of(id)].size; };
+  StateBytes bytes;
+  for (const ModuleObjects& module : layout.modules) {
+    bytes.weights += size(module.weights);
+    for (const Shard& shard : module.shards) {
+      bytes.optimizer += size(shard.state);
+      bytes.gradients += size(shard.accumulator);
+    }
+  }
+  for (const ObjectId id : layout.activations) {
+    bytes.activations += size(id);
+  }
+  return bytes;
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/tier.h"
+#include "base/units.h"
+#include "model/model_config.h"
+#include "scheduler/trace.h"
+
+namespace headrace::engine {
+
+/// Homes and floors of the object kinds; what the offload settings mean once it is known where
+/// compute happens.
+struct Placement {
+  Tier compute = Tier::host;      ///< where operations of the network need their objects
+  Tier weights = Tier::host;      ///< home of the 16-bit (or fp32) weights
+  Tier optimizer = Tier::host;    ///< home of master weights and moments
+  Tier gradients = Tier::host;    ///< slowest tier that may hold gradient accumulators
+  Tier activations = Tier::host;  ///< slowest tier that may hold saved activations
+  /// Where optimizer and gradient accumulation run: on the host unless the optimizer lives on the
+  /// device.
+  Tier update() const { return optimizer == Tier::device ? Tier::device : Tier::host; }
+};
+
+/// A range of a module's packed vector that is updated at a time (a sub-group).
+struct Shard {
+  Elements first;
+  Elements count;
+  ObjectId state{};        ///< optimizer state: [master,] exp_avg, exp_avg_sq, fp32, `count` each
+  ObjectId accumulator{};  ///< fp32 gradient, `count` elements
+};
+
+struct ModuleObjects {
+  model::ModuleSpec spec;
+  ObjectId weights{};   ///< packed vector in the compute dtype
+  ObjectId gradient{};  ///< packed gradient of one micro-batch in the compute dtype
+  std::vector<Shard> shards;
+};
+
+/// Every object of a training run and where it belongs. A value; thread-safe to read.
+struct ModelLayout {
+  DType dtype = DType::f32;
+  Placement placement;
+  std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
+  std::vector<ObjectId> activations;   ///< [layers + 1]: input of block i; the last is the head's
+  ObjectId activation_gradient{};      ///< gradient flowing back, updated in place
+  ObjectId gradient_norm{};            ///< orders the norm before the updates; no content of note
+  std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
+
+  int64_t layers() const { return static_cast<int64_t>(activations.size()) - 1; }
+  bool tied() const { return static_cast<int64_t>(modules.size()) == layers() + 2; }
+  size_t embed() const { return 0; }
+  size_t block(int64_t layer) const { return static_cast<size_t>(layer) + 1; }
+  size_t norm() const { return static_cast<size_t>(layers()) + 1; }
+  /// The module that holds the output matrix: "head", or "embed" where tied.
+  size_t head() const { return tied() ? embed() : norm() + 1; }
+  /// fp32 training has no separate master copy: the weights are the master.
+  bool has_master() const { return dtype != DType::f32; }
+};
+
+struct LayoutOptions {
+  DType dtype = DType::f32;
+  Placement placement;
+  Elements shard_max;     ///< sub_group_size, already limited by the host budget
+  int64_t tokens = 0;     ///< per micro-batch
+  Bytes alignment{4096};  ///< of slots
+};
+
+/// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever
+/// the shard size.
+inline constexpr Elements kStatisticsBlock{65536};
+
+ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options);
+
+/// Bytes of all persistent objects and, separately, of one step's gradients and activations.
+struct StateBytes {
+  Bytes weights;
+  Bytes optimizer;
+  Bytes gradients;
+  Bytes activations;
+};
+StateBytes state_bytes(const ModelLayout& layout);
+
+}  // namespace headrace::engine

@@ -1,0 +1,230 @@
+#include "engine/step_trace.h"
+
+#include <utility>
+
+namespace headrace::engine {
+
+using scheduler::Access;
+using scheduler::Lane;
+using scheduler::Use;
+
+namespace {
+
+/// Appends operations to a trace, in the words of the model.
+class TraceBuilder {
+ public:
+  TraceBuilder(const ModelLayout& layout, const WorkEstimate& work, std::string name)
+      : layout_(layout), work_(work) {
+    result_.trace.name = std::move(name);
+  }
+
+  void embed_forward(int64_t micro_batch) {
+    add(Lane::compute, "embed.forward", work_.embed,
+        {compute(weights(layout_.embed()), Access::read),
+         compute(layout_.activations[0], Access::write)},
+        {.kind = StepKind::embed_forward, .module = layout_.embed(), .micro_batch = micro_batch});
+  }
+
+  /// `keep_input`: the input is needed again in backward.
+  void block_forward(int64_t layer, int64_t micro_batch, bool keep_input) {
+    const size_t module = layout_.block(layer);
+    add(Lane::compute, name_of(module) + ".forward", work_.block_forward,
+        {compute(weights(module), Access::read),
+         compute(activation(layer), Access::read, !keep_input),
+         compute(activation(layer + 1), Access::write)},
+        {.kind = StepKind::block_forward,
+         .module = module,
+         .layer = layer,
+         .micro_batch = micro_batch});
+  }
+
+  void head_evaluate() {
+    add(Lane::compute, "head.evaluate", work_.head,
+        {compute(weights(layout_.norm()), Access::read),
+         compute(weights(layout_.head()), Access::read),
+         compute(activation(layout_.layers()), Access::read, true)},
+        {.kind = StepKind::head_evaluate, .module = layout_.head()});
+  }
+
+  void head_train(int64_t micro_batch) {
+    add(Lane::compute, "head.train", work_.head,
+        {compute(weights(layout_.norm()), Access::read),
+         compute(weights(layout_.head()), Access::read),
+         compute(activation(layout_.layers()), Access::read, true),
+         compute(layout_.activation_gradient, Access::write),
+         compute(gradient(layout_.norm()), Access::write),
+         compute(gradient(layout_.head()), Access::write)},
+        {.kind = StepKind::head_train, .module = layout_.head(), .micro_batch = micro_batch});
+  }
+
+  void block_backward(int64_t layer, int64_t micro_batch) {
+    const size_t module = layout_.block(layer);
+    add(Lane::compute, name_of(module) + ".backward", work_.block_backward,
+        {compute(weights(module), Access::read), compute(activation(layer), Access::read, true),
+         compute(layout_.activation_gradient, Access::update),
+         compute(gradient(module), Access::write)},
+        {.kind = StepKind::block_backward,
+         .module = module,
+         .layer = layer,
+         .micro_batch = micro_batch});
+  }
+
+  void embed_backward(int64_t micro_batch) {
+    add(Lane::compute, "embed.backward", work_.embed,
+        {compute(layout_.activation_gradient, Access::read, true),
+         compute(gradient(layout_.embed()), Access::write)},
+        {.kind = StepKind::embed_backward, .module = layout_.embed(), .micro_batch = micro_batch});
+  }
+
+  /// `first`: the accumulators are created; `last`: they are final afterwards.
+  void accumulate(size_t module, int64_t micro_batch, bool first, bool last) {
+    const auto& shards = layout_.modules[module].shards;
+    for (size_t k = 0; k < shards.size(); ++k) {
+      std::vector<Use> uses = {
+          update_use(gradient(module), Access::read, k + 1 == shards.size()),
+          update_use(shards[k].accumulator, first ? Access::write : Access::update)};
+      if (last) {
+        uses.push_back(
+            update_use(layout_.gradient_norm, norm_started_ ? Access::update : Access::write));
+        norm_started_ = true;
+      }
+      add(Lane::cpu_optimizer, name_of(module) + ".accumulate", seconds(shards[k].count, 10),
+          std::move(uses),
+          {.kind = StepKind::accumulate,
+           .module = module,
+           .shard = k,
+           .micro_batch = micro_batch,
+           .first_gradient = first,
+           .last_gradient = last});
+    }
+  }
+
+  void finish_norm() {
+    add(Lane::cpu_optimizer, "gradient_norm", 1e-5,
+        {update_use(layout_.gradient_norm, Access::update)}, {.kind = StepKind::finish_norm});
+  }
+
+  void update(size_t module, bool last_of_step) {
+    const auto& shards = layout_.modules[module].shards;
+    for (size_t k = 0; k < shards.size(); ++k) {
+      add(Lane::cpu_optimizer, name_of(module) + ".update", seconds(shards[k].count, 30),
+          {update_use(shards[k].state, Access::update),
+           update_use(shards[k].accumulator, Access::read, true),
+           update_use(weights(module), weights_access(k)),
+           update_use(layout_.gradient_norm, Access::read, last_of_step && k + 1 == shards.size())},
+          {.kind = StepKind::update, .module = module, .shard = k});
+    }
+  }
+
+  void load(size_t module) {
+    const auto& shards = layout_.modules[module].shards;
+    for (size_t k = 0; k < shards.size(); ++k) {
+      add(Lane::cpu_optimizer, name_of(module) + ".load", seconds(shards[k].count, 30),
+          {host(shards[k].state, Access::write),
+           host(weights(module), k == 0 ? Access::write : Access::update)},
+          {.kind = StepKind::load, .module = module, .shard = k});
+    }
+  }
+
+  void save(size_t module) {
+    add(Lane::cpu_optimizer, name_of(module) + ".save",
+        seconds(layout_.modules[module].spec.count, 4), {host(weights(module), Access::read)},
+        {.kind = StepKind::save, .module = module});
+  }
+
+  StepTrace take() { return std::move(result_); }
+
+ private:
+  /// The first shard's update replaces the weights (the master has the value); the others fill the
+  /// rest of the same vector. fp32 weights are their own master and are updated in place.
+  Access weights_access(size_t shard) const {
+    return layout_.has_master() && shard == 0 ? Access::write : Access::update;
+  }
+
+  Use compute(ObjectId id, Access access, bool discard = false) const {
+    return {id, layout_.placement.compute, access, discard};
+  }
+  Use update_use(ObjectId id, Access access, bool discard = false) const {
+    return {id, layout_.placement.update(), access, discard};
+  }
+  static Use host(ObjectId id, Access access) { return {id, Tier::host, access, false}; }
+
+  ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
+  ObjectId gradient(size_t module) const { return layout_.modules[module].gradient; }
+  ObjectId activation(int64_t i) const { return layout_.activations[static_cast<size_t>(i)]; }
+  const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
+  double seconds(Elements count, double bytes_per_element) const {
+    return static_cast<double>(count.count()) * bytes_per_element / work_.cpu_bytes_per_second;
+  }
+
+  void add(Lane lane, std::string name, double seconds, std::vector<Use> uses, StepOperation step) {
+    result_.trace.operations.push_back({std::move(name), lane, std::move(uses), seconds});
+    result_.operations.push_back(step);
+  }
+
+  const ModelLayout& layout_;
+  const WorkEstimate& work_;
+  bool norm_started_ = false;
+  StepTrace result_;
+};
+
+}  // namespace
+
+StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
+                              const WorkEstimate& work) {
+  TraceBuilder builder(layout, work, "train");
+  std::vector<bool> started(layout.modules.size(), false);
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    // A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
+    const auto accumulate = [&](size_t module, bool last_gradient) {
+      builder.accumulate(module, m, !started[module], last_gradient && m + 1 == micro_batches);
+      started[module] = true;
+    };
+    builder.embed_forward(m);
+    for (int64_t i = 0; i < layout.layers(); ++i) {
+      builder.block_forward(i, m, true);
+    }
+    builder.head_train(m);
+    accumulate(layout.head(), !layout.tied());
+    accumulate(layout.norm(), true);
+    for (int64_t i = layout.layers() - 1; i >= 0; --i) {
+      builder.block_backward(i, m);
+      accumulate(layout.block(i), true);
+    }
+    builder.embed_backward(m);
+    accumulate(layout.embed(), true);
+  }
+  builder.finish_norm();
+  for (size_t i = 0; i < layout.modules.size(); ++i) {
+    builder.update(i, i + 1 == layout.modules.size());
+  }
+  return builder.take();
+}
+
+StepTrace make_evaluation_trace(const ModelLayout& layout, const WorkEstimate& work) {
+  TraceBuilder builder(layout, work, "evaluate");
+  builder.embed_forward(0);
+  for (int64_t i = 0; i < layout.layers(); ++i) {
+    builder.block_forward(i, 0, false);
+  }
+  builder.head_evaluate();
+  return builder.take();
+}
+
+StepTrace make_load_trace(const ModelLayout& layout, const WorkEstimate& work) {
+  TraceBuilder builder(layout, work, "load");
+  for (size_t i = 0; i < layout.modules.size(); ++i) {
+    builder.load(i);
+  }
+  return builder.take();
+}
+
+StepTrace make_save_trace(const ModelLayout& layout, const WorkEstimate& work) {
+  TraceBuilder builder(layout, work, "save");
+  for (size_t i = 0; i < layout.modules.size(); ++i) {
+    builder.save(i);
+  }
+  return builder.take();
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model_layout.h"
+#include "scheduler/trace.h"
+
+namespace headrace::engine {
+
+/// What an operation of a trace does; its body is chosen by this.
+enum class StepKind : uint8_t {
+  embed_forward,
+  block_forward,
+  head_train,     ///< forward and backward of norm and head
+  head_evaluate,  ///< forward only
+  block_backward,
+  embed_backward,
+  accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
+  finish_norm,  ///< global norm and clip coefficient are known after it
+  update,       ///< optimizer step of one shard
+  load,         ///< fills weights and optimizer state of one shard from the checkpoint
+  save,         ///< hands one module's weights to the checkpoint writer
+};
+
+/// Binds an operation of the trace to its place in the model.
+struct StepOperation {
+  StepKind kind{};
+  size_t module = 0;            ///< index in ModelLayout::modules
+  size_t shard = 0;             ///< accumulate, update, load
+  int64_t layer = 0;            ///< block operations
+  int64_t micro_batch = 0;      ///< forward, backward, accumulate
+  bool first_gradient = false;  ///< accumulate: the accumulator is created
+  bool last_gradient = false;   ///< accumulate: the accumulator is final afterwards
+};
+
+struct StepTrace {
+  scheduler::Trace trace;
+  std::vector<StepOperation> operations;  ///< parallel to trace.operations
+};
+
+/// Estimated seconds of each kind of work, for the schedule only.
+struct WorkEstimate {
+  double block_forward = 1e-3;
+  double block_backward = 3e-3;
+  double head = 1e-3;
+  double embed = 1e-4;
+  double cpu_bytes_per_second = 10e9;  ///< optimizer and accumulation
+};
+
+/// One optimizer step: `micro_batches` forward and backward passes, then the update of every shard.
+StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
+                              const WorkEstimate& work);
+/// One forward pass that ends in a loss.
+StepTrace make_evaluation_trace(const ModelLayout& layout, const WorkEstimate& work);
+/// Writes every persistent object once.
+StepTrace make_load_trace(const ModelLayout& layout, const WorkEstimate& work);
+/// Reads every module's weights once, on the host.
+StepTrace make_save_trace(const ModelLayout& layout, const WorkEstimate& work);
+
+}  // namespace headrace::engine
