@@ -1,0 +1,259 @@
+#include "engine/step_bodies.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "device/cpu/row_kernels.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// Calls body(parameter, first in parameter, offset in range, count) for the parts of the packed
+/// range that belong to parameters, and gap(offset in range, count) for alignment gaps.
+template <class Body, class Gap>
+void for_parameter_ranges(const model::ModuleSpec& spec, Elements first, Elements count,
+                          const Body& body, const Gap& gap) {
+  const int64_t end = (first + count).count();
+  int64_t at = first.count();
+  for (const model::ParameterSpec& parameter : spec.parameters) {
+    const int64_t begin = std::max(at, parameter.offset.count());
+    const int64_t stop = std::min(end, (parameter.offset + parameter.count).count());
+    if (begin >= stop) {
+      continue;
+    }
+    if (begin > at) {
+      gap(at - first.count(), begin - at);
+    }
+    body(parameter, begin - parameter.offset.count(), begin - first.count(), stop - begin);
+    at = stop;
+  }
+  if (at < end) {
+    gap(at - first.count(), end - at);
+  }
+}
+
+float* floats(std::span<std::byte> bytes) {
+  return reinterpret_cast<float*>(bytes.data());
+}
+
+}  // namespace
+
+StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
+                       const ComputeScratch& scratch)
+    : layout_(layout), network_(network), stream_(stream), scratch_(scratch) {
+  for (const ModuleObjects& module : layout.modules) {
+    const int64_t blocks =
+        (module.spec.count.count() + kStatisticsBlock.count() - 1) / kStatisticsBlock.count();
+    statistics_.emplace_back(static_cast<size_t>(blocks));
+  }
+}
+
+OperationBody StepBodies::training(const StepTrace& trace,
+                                   const std::vector<model::TokenBatch>& batches,
+                                   StepNumbers& numbers) {
+  HR_CHECK(static_cast<int64_t>(batches.size()) == numbers.micro_batches,
+           "{} batches for {} micro-batches", batches.size(), numbers.micro_batches);
+  numbers.losses.assign(batches.size(), 0.0);
+  return [this, &trace, &batches, &numbers](uint32_t operation, UseBytes uses) {
+    const StepOperation& step = trace.operations[operation];
+    switch (step.kind) {
+      case StepKind::accumulate:
+        accumulate(step, uses);
+        return;
+      case StepKind::finish_norm:
+        finish_norm(numbers);
+        return;
+      case StepKind::update:
+        update(step, uses, numbers);
+        return;
+      default:
+        break;
+    }
+    const auto m = static_cast<size_t>(step.micro_batch);
+    // Hugging Face's loss: the mean over counted labels, averaged over the micro-batches.
+    const auto counted = static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
+    const double scale =
+        numbers.loss_scale / (counted * static_cast<double>(numbers.micro_batches));
+    compute(step, uses, batches[m], static_cast<float>(scale), &numbers.losses[m]);
+    if (step.kind == StepKind::head_train) {
+      stream_.run_on_host([loss = &numbers.losses[m], counted] { *loss /= counted; });
+    }
+  };
+}
+
+OperationBody StepBodies::evaluation(const StepTrace& trace, const model::TokenBatch& batch,
+                                     double& loss_sum) {
+  return [this, &trace, &batch, &loss_sum](uint32_t operation, UseBytes uses) {
+    compute(trace.operations[operation], uses, batch, 0.0F, &loss_sum);
+  };
+}
+
+OperationBody StepBodies::load(const StepTrace& trace, const model::CheckpointReader& reader,
+                               const std::function<void(Elements)>& progress) {
+  return [this, &trace, &reader, progress, done = Elements()](uint32_t operation,
+                                                              UseBytes uses) mutable {
+    const StepOperation& step = trace.operations[operation];
+    load_shard(step, uses, reader);
+    done += layout_.modules[step.module].shards[step.shard].count;
+    progress(done);
+  };
+}
+
+OperationBody StepBodies::save(const StepTrace& trace, model::CheckpointWriter& writer,
+                               const std::function<void(Elements)>& progress) {
+  return [this, &trace, &writer, progress, done = Elements()](uint32_t operation,
+                                                              UseBytes uses) mutable {
+    const model::ModuleSpec& spec = layout_.modules[trace.operations[operation].module].spec;
+    const std::byte* weights = uses[0].data();
+    writer.write_module(spec, [&](Elements first, std::span<float> out) {
+      device::cpu::cast(weights + bytes_for(first, layout_.dtype).count(), layout_.dtype,
+                        out.data(), DType::f32, Elements(static_cast<int64_t>(out.size())));
+    });
+    done += spec.count;
+    progress(done);
+  };
+}
+
+void StepBodies::upload_tokens(const model::TokenBatch& batch) {
+  const Bytes size = bytes_for(Elements(static_cast<int64_t>(batch.ids.size())), DType::i32);
+  HR_CHECK(static_cast<int64_t>(batch.ids.size()) == network_.shape().tokens() &&
+               batch.labels.size() == batch.ids.size(),
+           "batch of {} tokens and {} labels for a shape of {}", batch.ids.size(),
+           batch.labels.size(), network_.shape().tokens());
+  stream_.copy_async(scratch_.tokens, batch.ids.data(), size);
+  stream_.copy_async(scratch_.tokens + size.count(), batch.labels.data(), size);
+}
+
+void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
+                         float gradient_scale, double* loss_sum) {
+  const auto* ids = reinterpret_cast<const int32_t*>(scratch_.tokens);
+  const int32_t* labels = ids + network_.shape().tokens();
+  const device::Workspace& workspace = scratch_.workspace;
+  const auto fetch_loss = [&] {
+    stream_.copy_async(loss_sum, scratch_.loss_sum, Bytes(sizeof(double)));
+  };
+  switch (step.kind) {
+    case StepKind::embed_forward:
+      upload_tokens(batch);
+      network_.embed_forward(stream_, uses[0].data(), ids, uses[1].data(), workspace);
+      return;
+    case StepKind::block_forward:
+      network_.block_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(), workspace);
+      return;
+    case StepKind::head_train:
+      network_.head_forward_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
+                                     labels, gradient_scale, scratch_.loss_sum, uses[3].data(),
+                                     uses[4].data(), uses[5].data(), workspace);
+      fetch_loss();
+      return;
+    case StepKind::head_evaluate:
+      network_.head_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(), labels,
+                            scratch_.loss_sum, workspace);
+      fetch_loss();
+      return;
+    case StepKind::block_backward:
+      network_.block_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
+                              uses[2].data(), uses[3].data(), workspace);
+      return;
+    case StepKind::embed_backward:
+      network_.embed_backward(stream_, ids, uses[0].data(), uses[1].data(), workspace);
+      return;
+    default:
+      HR_CHECK(false, "operation kind {} does not compute", static_cast<int>(step.kind));
+  }
+}
+
+void StepBodies::accumulate(const StepOperation& step, UseBytes uses) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  const std::byte* gradient = uses[0].data();
+  float* accumulator = floats(uses[1]);
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        const Elements packed = parameter.offset + Elements(first);
+        device::cpu::accumulate(gradient + bytes_for(packed, layout_.dtype).count(), layout_.dtype,
+                                accumulator + at, Elements(count), step.first_gradient);
+      },
+      [&](int64_t at, int64_t count) { std::fill_n(accumulator + at, count, 0.0F); });
+  if (!step.last_gradient) {
+    return;
+  }
+  const int64_t block = kStatisticsBlock.count();
+  for (int64_t at = 0; at < shard.count.count(); at += block) {
+    const auto stats = device::cpu::gradient_stats(
+        accumulator + at, Elements(std::min(block, shard.count.count() - at)));
+    statistics_[step.module][static_cast<size_t>((shard.first.count() + at) / block)] = {
+        stats.sum_of_squares, stats.all_finite};
+  }
+}
+
+void StepBodies::finish_norm(StepNumbers& numbers) {
+  double sum = 0;
+  bool finite = true;
+  for (const auto& module : statistics_) {
+    for (const BlockStatistics& block : module) {
+      sum += block.sum_of_squares;
+      finite = finite && block.finite;
+    }
+  }
+  numbers.gradient_norm = std::sqrt(sum) / numbers.loss_scale;
+  numbers.skipped = numbers.check_finite && !finite;
+  // DeepSpeed's clip: the coefficient is 1 / max(1, (norm + 1e-6) / clip).
+  double divisor = 1;
+  if (numbers.gradient_clipping > 0) {
+    divisor = std::max(1.0, (numbers.gradient_norm + 1e-6) / numbers.gradient_clipping);
+  }
+  numbers.optimizer.gradient_scale = static_cast<float>(1.0 / (numbers.loss_scale * divisor));
+}
+
+void StepBodies::update(const StepOperation& step, UseBytes uses, const StepNumbers& numbers) {
+  const Shard& shard = layout_.modules[step.module].shards[step.shard];
+  const int64_t count = shard.count.count();
+  std::byte* weights = uses[2].data() + bytes_for(shard.first, layout_.dtype).count();
+  float* state = floats(uses[0]);
+  float* master = layout_.has_master() ? state : reinterpret_cast<float*>(weights);
+  float* moments = layout_.has_master() ? state + count : state;
+  if (numbers.skipped) {
+    // The weights object is written anew in this step: give it the same bits again.
+    if (layout_.has_master()) {
+      device::cpu::cast(master, DType::f32, weights, layout_.dtype, shard.count);
+    }
+    return;
+  }
+  AdamWShard work;
+  work.master = master;
+  work.exp_avg = moments;
+  work.exp_avg_sq = moments + count;
+  work.gradient = floats(uses[1]);
+  work.weight = layout_.has_master() ? weights : nullptr;
+  work.weight_dtype = layout_.dtype;
+  work.count = shard.count;
+  adamw_update(numbers.optimizer, work);
+}
+
+void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
+                            const model::CheckpointReader& reader) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  std::byte* weights = uses[1].data() + bytes_for(shard.first, layout_.dtype).count();
+  float* state = floats(uses[0]);
+  float* master = layout_.has_master() ? state : reinterpret_cast<float*>(weights);
+  float* moments = layout_.has_master() ? state + shard.count.count() : state;
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        reader.read_f32(parameter.name, Elements(first),
+                        std::span(master + at, static_cast<size_t>(count)));
+      },
+      [&](int64_t at, int64_t count) { std::fill_n(master + at, count, 0.0F); });
+  std::fill_n(moments, 2 * shard.count.count(), 0.0F);
+  if (layout_.has_master()) {
+    device::cpu::cast(master, DType::f32, weights, layout_.dtype, shard.count);
+  }
+}
+
+}  // namespace headrace::engine

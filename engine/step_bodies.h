@@ -1,0 +1,83 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/executor.h"
+#include "engine/model_layout.h"
+#include "engine/optimizer/adamw.h"
+#include "engine/step_trace.h"
+#include "model/checkpoint.h"
+#include "model/network.h"
+#include "model/token_data.h"
+
+namespace headrace::engine {
+
+/// Fixed regions of the compute tier that operations share; the compute stream's order keeps their
+/// users apart.
+struct ComputeScratch {
+  std::byte* tokens = nullptr;  ///< ids then labels, int32 each
+  double* loss_sum = nullptr;
+  device::Workspace workspace;
+};
+
+/// Numbers of one optimizer step that the bodies read and write.
+struct StepNumbers {
+  // Set before the step.
+  AdamWOptions optimizer;  ///< gradient_scale is set by finish_norm
+  double loss_scale = 1;
+  double gradient_clipping = 0;  ///< global norm; 0: off
+  bool check_finite = true;
+  int64_t micro_batches = 1;
+
+  // Known after finish_norm.
+  double gradient_norm = 0;  ///< unscaled, before clipping
+  bool skipped = false;      ///< gradients were not finite: the update leaves every value as it was
+  // Known after the step.
+  std::vector<double> losses;  ///< mean per micro-batch
+};
+
+/// What the operations of the native model do. Called by the executor: compute operations on the
+/// driver thread (they post to the stream), CPU operations on its worker. Not owned by it: network,
+/// layout, stream. Gradient statistics are summed in blocks of kStatisticsBlock in a fixed order,
+/// so the norm does not depend on shards, placement or schedule.
+class StepBodies {
+ public:
+  StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
+             const ComputeScratch& scratch);
+
+  /// Body of a training or evaluation trace over these batches (one per micro-batch), which must
+  /// stay valid until the run has ended.
+  OperationBody training(const StepTrace& trace, const std::vector<model::TokenBatch>& batches,
+                         StepNumbers& numbers);
+  OperationBody evaluation(const StepTrace& trace, const model::TokenBatch& batch,
+                           double& loss_sum);
+  /// `progress` is called with the elements done so far.
+  OperationBody load(const StepTrace& trace, const model::CheckpointReader& reader,
+                     const std::function<void(Elements)>& progress);
+  OperationBody save(const StepTrace& trace, model::CheckpointWriter& writer,
+                     const std::function<void(Elements)>& progress);
+
+ private:
+  struct BlockStatistics {
+    double sum_of_squares = 0;
+    bool finite = true;
+  };
+
+  void upload_tokens(const model::TokenBatch& batch);
+  void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
+               float gradient_scale, double* loss_sum);
+  void accumulate(const StepOperation& step, UseBytes uses);
+  void finish_norm(StepNumbers& numbers);
+  void update(const StepOperation& step, UseBytes uses, const StepNumbers& numbers);
+  void load_shard(const StepOperation& step, UseBytes uses, const model::CheckpointReader& reader);
+
+  const ModelLayout& layout_;
+  model::Network& network_;
+  device::Stream& stream_;
+  ComputeScratch scratch_;
+  std::vector<std::vector<BlockStatistics>> statistics_;  // [module][block]
+};
+
+}  // namespace headrace::engine
