@@ -1,0 +1,226 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// Schedules kept per trace; a steady run alternates between very few residencies.
+constexpr size_t kSchedulesKept = 4;
+
+bool same(const scheduler::Residency& a, const scheduler::Residency& b) {
+  return a.object == b.object && a.tier == b.tier && a.offset == b.offset && a.dirty == b.dirty;
+}
+
+bool same(const std::vector<scheduler::Residency>& a, const std::vector<scheduler::Residency>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return same(x, y); });
+}
+
+std::unique_ptr<scheduler::Policy> make_policy(const std::string& name) {
+  if (name == "optimal") {
+    return scheduler::make_optimal_policy();
+  }
+  if (name == "lru") {
+    return scheduler::make_lru_policy();
+  }
+  throw InputError("headrace.policy: '" + name + "' is unknown; it can be optimal or lru");
+}
+
+/// Rough cost of the work on this machine, until the first step has been measured.
+WorkEstimate estimate_work(const model::Network& network) {
+  constexpr double kFlopsPerSecond = 150e9;
+  WorkEstimate work;
+  work.block_forward = network.block_forward_flops() / kFlopsPerSecond;
+  work.block_backward = network.block_backward_flops() / kFlopsPerSecond;
+  work.head = network.head_flops() / kFlopsPerSecond;
+  return work;
+}
+
+}  // namespace
+
+Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
+    : device_(device::make_cpu_device()),
+      network_(std::make_unique<model::Network>(config, options.dtype, options.shape, *device_,
+                                                options.vocab_tile)),
+      plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
+                             estimate_work(*network_), options.memory)),
+      policy_(make_policy(options.policy)) {
+  allocate_memory(options);
+  open_store(options);
+  compute_stream_ = device_->create_stream("hr-compute");
+  down_stream_ = device_->create_stream("hr-to-device");
+  up_stream_ = device_->create_stream("hr-to-host");
+  tiers::TieredStore::Parts parts;
+  parts.device_arena = device_arena_.get();
+  parts.host_arena = host_arena_.get();
+  parts.extents = extents_;
+  parts.host_to_device = down_stream_.get();
+  parts.device_to_host = up_stream_.get();
+  store_ = std::make_unique<tiers::TieredStore>(parts);
+  add_objects();
+  bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, *compute_stream_, scratch_);
+  executor_ = std::make_unique<Executor>(*store_, *compute_stream_);
+}
+
+Engine::~Engine() = default;
+
+void Engine::allocate_memory(const EngineOptions& options) {
+  const Bytes fixed = plan_.tokens + plan_.workspace;
+  const Bytes host_size = plan_.host_arena + (plan_.has_device() ? Bytes(0) : fixed);
+  host_memory_ = std::make_unique<tiers::HostMemory>(host_size, options.pin_memory);
+  std::byte* fixed_base = host_memory_->data() + plan_.host_arena.count();
+  host_arena_ = std::make_unique<tiers::Arena>(Tier::host, host_memory_->data(), plan_.host_arena);
+  if (plan_.has_device()) {
+    device_memory_ = device_->allocate(plan_.device_arena + fixed);
+    device_arena_ =
+        std::make_unique<tiers::Arena>(Tier::device, device_memory_->data(), plan_.device_arena);
+    fixed_base = device_memory_->data() + plan_.device_arena.count();
+  }
+  scratch_.tokens = fixed_base;
+  // The last 64 bytes of the token region hold the loss.
+  scratch_.loss_sum = reinterpret_cast<double*>(fixed_base + plan_.tokens.count() - 64);
+  scratch_.workspace = {fixed_base + plan_.tokens.count(), plan_.workspace};
+}
+
+void Engine::open_store(const EngineOptions& options) {
+  const auto on_nvme = [](const scheduler::ObjectFacts& object) {
+    return object.floor == Tier::nvme;
+  };
+  if (std::none_of(plan_.layout.objects.begin(), plan_.layout.objects.end(), on_nvme)) {
+    return;
+  }
+  io_ = aio::IoEngine::create(options.io);
+  io_->register_memory({host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())});
+  io_description_ = io_->description();
+  tiers::ExtentStoreOptions store;
+  store.paths = options.nvme_paths;
+  store.run_id = options.run_id;
+  store.disk_budget = options.nvme_budget;
+  store.verify_reads = options.verify_reads;
+  extents_ = tiers::ExtentStore::create(store, io_);
+}
+
+void Engine::add_objects() {
+  for (size_t i = 0; i < plan_.layout.objects.size(); ++i) {
+    const scheduler::ObjectFacts& object = plan_.layout.objects[i];
+    const ObjectId id = store_->add({object.name, object.size, object.home.has_value()});
+    HR_CHECK(index_of(id) == i, "object {} got id {}", i, index_of(id));
+  }
+  residency_ = plan_.homes;
+  for (const scheduler::Residency& home : residency_) {
+    store_->place(home.object, home.tier, home.offset);
+  }
+}
+
+scheduler::CompileInput Engine::compile_input(const StepTrace& trace) const {
+  scheduler::CompileInput input;
+  input.trace = &trace.trace;
+  input.objects = &plan_.layout.objects;
+  input.budgets.device = plan_.device_arena;
+  input.budgets.host = plan_.host_arena;
+  input.rates = rates_;
+  input.initial = residency_;
+  return input;
+}
+
+const scheduler::Schedule& Engine::schedule_for(const StepTrace& trace) {
+  auto& kept = schedules_[&trace];
+  for (const CachedSchedule& cached : kept) {
+    if (same(cached.initial, residency_)) {
+      return cached.schedule;
+    }
+  }
+  if (kept.size() == kSchedulesKept) {
+    kept.erase(kept.begin());
+  }
+  kept.push_back({residency_, policy_->compile(compile_input(trace))});
+  return kept.back().schedule;
+}
+
+EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
+  const scheduler::Schedule& schedule = schedule_for(trace);
+  const tiers::TierTraffic before = store_->traffic();
+  EngineReport report;
+  report.run = executor_->run(trace.trace, schedule, body);
+  const tiers::TierTraffic after = store_->traffic();
+  report.traffic.nvme_read = after.nvme_read - before.nvme_read;
+  report.traffic.nvme_write = after.nvme_write - before.nvme_write;
+  report.traffic.host_to_device = after.host_to_device - before.host_to_device;
+  report.traffic.device_to_host = after.device_to_host - before.device_to_host;
+  report.bound = scheduler::channel_bound(compile_input(trace), schedule);
+  residency_ = schedule.final;
+  return report;
+}
+
+void Engine::load(const model::CheckpointReader& reader, const Progress& progress) {
+  run(plan_.load, bodies_->load(plan_.load, reader, progress));
+  if (extents_ != nullptr) {
+    extents_->commit(generation_, {});
+  }
+}
+
+EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
+                                StepNumbers& numbers) {
+  EngineReport report = run(plan_.training, bodies_->training(plan_.training, batches, numbers));
+  ++generation_;
+  if (extents_ != nullptr) {
+    extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
+  }
+  if (!rates_measured_) {
+    learn_rates(plan_.training, report);
+  }
+  return report;
+}
+
+double Engine::evaluate(const model::TokenBatch& batch) {
+  double loss_sum = 0;
+  run(plan_.evaluation, bodies_->evaluation(plan_.evaluation, batch, loss_sum));
+  return loss_sum;
+}
+
+void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
+  run(plan_.save, bodies_->save(plan_.save, writer, progress));
+}
+
+/// Takes the measured durations of the first step as the estimates of the later ones.
+void Engine::learn_rates(StepTrace& trace, const EngineReport& report) {
+  rates_measured_ = true;
+  for (size_t i = 0; i < trace.trace.operations.size(); ++i) {
+    trace.trace.operations[i].seconds = report.run.operation_seconds[i];
+  }
+  const auto rate = [&](scheduler::Lane lane, int64_t bytes, double& value) {
+    const double busy = report.run.busy[static_cast<size_t>(lane)];
+    if (bytes > 0 && busy > 0) {
+      value = static_cast<double>(bytes) / busy;
+    }
+  };
+  rate(scheduler::Lane::nvme_read, report.traffic.nvme_read, rates_.nvme_read);
+  rate(scheduler::Lane::nvme_write, report.traffic.nvme_write, rates_.nvme_write);
+  rate(scheduler::Lane::host_to_device, report.traffic.host_to_device, rates_.host_to_device);
+  rate(scheduler::Lane::device_to_host, report.traffic.device_to_host, rates_.device_to_host);
+  schedules_.clear();
+}
+
+Bytes Engine::device_high_water() const {
+  return device_arena_ != nullptr ? device_arena_->high_water() : Bytes(0);
+}
+
+Bytes Engine::host_high_water() const {
+  return host_arena_->high_water();
+}
+
+Bytes Engine::bytes_on_disk() const {
+  return extents_ != nullptr ? extents_->bytes_on_disk() : Bytes(0);
+}
+
+std::vector<std::string> Engine::run_directories() const {
+  return extents_ != nullptr ? extents_->directories() : std::vector<std::string>();
+}
+
+}  // namespace headrace::engine

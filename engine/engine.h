@@ -1,0 +1,115 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/io.h"
+#include "device/device.h"
+#include "engine/executor.h"
+#include "engine/memory_plan.h"
+#include "engine/step_bodies.h"
+#include "model/checkpoint.h"
+#include "model/network.h"
+#include "model/token_data.h"
+#include "scheduler/schedule.h"
+#include "tiers/arena.h"
+#include "tiers/extent_store.h"
+#include "tiers/host_memory.h"
+#include "tiers/tiered_store.h"
+
+namespace headrace::engine {
+
+struct EngineOptions {
+  DType dtype = DType::f32;
+  model::BatchShape shape;
+  MemoryRequest memory;
+  std::string policy = "optimal";
+  int64_t vocab_tile = 4096;
+  bool pin_memory = true;
+  aio::IoEngineOptions io;
+  std::vector<std::string> nvme_paths;
+  std::string run_id;
+  Bytes nvme_budget;
+  bool verify_reads = true;
+};
+
+/// What one schedule run did, for metrics.
+struct EngineReport {
+  RunReport run;
+  scheduler::StepBound bound;  ///< busiest lane at measured rates
+  tiers::TierTraffic traffic;  ///< bytes of this run
+};
+
+/// The training state of one model in the tiers and the machinery that moves and computes it. Owns
+/// device, memory, store and threads. One thread at a time may call it. After an error it must be
+/// destroyed.
+class Engine {
+ public:
+  /// Plans memory and throws CapacityError before anything is allocated if it cannot work.
+  Engine(const model::ModelConfig& config, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  using Progress = std::function<void(Elements done)>;
+
+  /// Weights from the checkpoint, optimizer state zero.
+  void load(const model::CheckpointReader& reader, const Progress& progress);
+  /// One optimizer step over numbers.micro_batches batches, then a commit of the store.
+  EngineReport train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers);
+  /// Sum of the losses of the counted labels.
+  double evaluate(const model::TokenBatch& batch);
+  void save(model::CheckpointWriter& writer, const Progress& progress);
+
+  const MemoryPlan& plan() const { return plan_; }
+  const std::string& io_description() const { return io_description_; }
+  Bytes device_high_water() const;
+  Bytes host_high_water() const;
+  Bytes bytes_on_disk() const;
+  std::vector<std::string> run_directories() const;
+
+ private:
+  struct CachedSchedule {
+    std::vector<scheduler::Residency> initial;
+    scheduler::Schedule schedule;
+  };
+
+  void allocate_memory(const EngineOptions& options);
+  void open_store(const EngineOptions& options);
+  void add_objects();
+  scheduler::CompileInput compile_input(const StepTrace& trace) const;
+  const scheduler::Schedule& schedule_for(const StepTrace& trace);
+  EngineReport run(const StepTrace& trace, const OperationBody& body);
+  void learn_rates(StepTrace& trace, const EngineReport& report);
+
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<model::Network> network_;
+  MemoryPlan plan_;
+  std::unique_ptr<scheduler::Policy> policy_;
+  scheduler::Rates rates_;
+  bool rates_measured_ = false;
+
+  std::unique_ptr<device::Memory> device_memory_;
+  std::unique_ptr<tiers::HostMemory> host_memory_;
+  std::unique_ptr<tiers::Arena> device_arena_;
+  std::unique_ptr<tiers::Arena> host_arena_;
+  ComputeScratch scratch_;
+  std::shared_ptr<aio::IoEngine> io_;
+  std::string io_description_;
+  std::shared_ptr<tiers::ExtentStore> extents_;
+  std::unique_ptr<device::Stream> compute_stream_;
+  std::unique_ptr<device::Stream> down_stream_;
+  std::unique_ptr<device::Stream> up_stream_;
+  std::unique_ptr<tiers::TieredStore> store_;
+  std::unique_ptr<StepBodies> bodies_;
+  std::unique_ptr<Executor> executor_;
+
+  std::vector<scheduler::Residency> residency_;
+  std::map<const StepTrace*, std::vector<CachedSchedule>> schedules_;
+  uint64_t generation_ = 0;
+};
+
+}  // namespace headrace::engine

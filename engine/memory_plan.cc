@@ -1,0 +1,186 @@
+#include "engine/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace headrace::engine {
+
+namespace {
+
+constexpr Bytes kSlotAlignment{4096};
+
+Bytes slot_sum(const ModelLayout& layout, std::optional<Tier> home) {
+  Bytes sum;
+  for (const scheduler::ObjectFacts& object : layout.objects) {
+    if (!home || object.home == home) {
+      sum += object.size;
+    }
+  }
+  return sum;
+}
+
+/// Permanent slots, packed from offset 0 in the order of the objects.
+std::vector<scheduler::Residency> pack_homes(const ModelLayout& layout) {
+  std::vector<scheduler::Residency> homes;
+  Bytes used[2];
+  for (size_t i = 0; i < layout.objects.size(); ++i) {
+    const scheduler::ObjectFacts& object = layout.objects[i];
+    if (!object.home || *object.home == Tier::nvme) {
+      continue;
+    }
+    Bytes& top = used[static_cast<size_t>(*object.home)];
+    homes.push_back({ObjectId{static_cast<uint32_t>(i)}, *object.home, top.count(), false});
+    top += object.size;
+  }
+  return homes;
+}
+
+/// A shard's state, gradient and I/O in flight should leave room for others in the host budget.
+Elements choose_shard(const MemoryRequest& request, Bytes host_objects) {
+  constexpr int64_t kBytesPerElement = 16;
+  constexpr int64_t kShardsInFlight = 8;
+  const Elements by_budget(host_objects.count() / (kBytesPerElement * kShardsInFlight));
+  return std::max(kStatisticsBlock, std::min(request.sub_group_size, by_budget));
+}
+
+std::string remedies(const MemoryRequest& request, Tier tier) {
+  std::string text = fmt::format("give more with --{}-memory", to_string(tier));
+  text += ", or lower the sequence length or train_micro_batch_size_per_gpu";
+  if (request.offload_param != Tier::nvme) {
+    text += ", or set zero_optimization.offload_param.device";
+  }
+  if (request.offload_optimizer != Tier::nvme) {
+    text += ", or set zero_optimization.offload_optimizer.device";
+  }
+  if (!request.nvme_activations) {
+    text += tier == Tier::device && !request.host_activations
+                ? ", or set activation_checkpointing.cpu_checkpointing"
+                : ", or set headrace.activation_nvme";
+  }
+  return text;
+}
+
+void require(Bytes given, Bytes minimum, Tier tier, const MemoryRequest& request) {
+  if (given >= minimum) {
+    return;
+  }
+  throw CapacityError(
+      fmt::format("this run does not fit: the {} tier needs at least {} ({} bytes), but its budget "
+                  "is {} ({} bytes); {}",
+                  to_string(tier), format_bytes(minimum), minimum.count(), format_bytes(given),
+                  given.count(), remedies(request, tier)));
+}
+
+std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
+  return {&plan.training.trace, &plan.evaluation.trace, &plan.load.trace, &plan.save.trace};
+}
+
+}  // namespace
+
+NetworkNeeds network_needs(const model::Network& network) {
+  return {std::max({network.block_forward_workspace(), network.block_backward_workspace(),
+                    network.head_workspace(), network.embed_workspace()}),
+          network.constant_bytes()};
+}
+
+Placement make_placement(const MemoryRequest& request) {
+  const bool uses_nvme = request.offload_param == Tier::nvme ||
+                         request.offload_optimizer == Tier::nvme || request.nvme_activations;
+  if (uses_nvme && !request.has_nvme) {
+    throw InputError(
+        "the configuration offloads to nvme but names no folder: give --nvme-path, or nvme_path in "
+        "offload_param, offload_optimizer or the headrace block");
+  }
+  Placement placement;
+  placement.compute = request.device_memory ? Tier::device : Tier::host;
+  placement.weights = request.offload_param.value_or(placement.compute);
+  placement.optimizer = request.offload_optimizer.value_or(placement.compute);
+  placement.gradients = placement.optimizer;
+  placement.activations = placement.compute;
+  if (request.host_activations) {
+    placement.activations = Tier::host;
+  }
+  if (request.nvme_activations) {
+    placement.activations = Tier::nvme;
+  }
+  return placement;
+}
+
+MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
+                            const model::BatchShape& shape, const NetworkNeeds& needs,
+                            const WorkEstimate& work, const MemoryRequest& request) {
+  MemoryPlan plan;
+  plan.tokens =
+      align_up(bytes_for(Elements(shape.tokens()) * 2, DType::i32) + Bytes(64), kSlotAlignment);
+  plan.workspace = align_up(needs.workspace, kSlotAlignment);
+  plan.constants = align_up(needs.constants, kSlotAlignment);
+  const Placement placement = make_placement(request);
+  const bool has_device = placement.compute == Tier::device;
+  const Bytes host_fixed = has_device ? Bytes(0) : plan.fixed_bytes();
+
+  LayoutOptions options;
+  options.dtype = dtype;
+  options.placement = placement;
+  options.tokens = shape.tokens();
+  options.alignment = kSlotAlignment;
+  options.shard_max = choose_shard(request, std::max(Bytes(0), request.host_memory - host_fixed));
+  plan.layout = make_layout(config, options);
+  plan.training = make_training_trace(plan.layout, request.micro_batches, work);
+  plan.evaluation = make_evaluation_trace(plan.layout, work);
+  plan.load = make_load_trace(plan.layout, work);
+  plan.save = make_save_trace(plan.layout, work);
+  plan.homes = pack_homes(plan.layout);
+
+  const Bytes everything = slot_sum(plan.layout, std::nullopt);
+  if (has_device) {
+    Bytes arena;
+    for (const auto* trace : all_traces(plan)) {
+      arena = std::max(
+          arena, scheduler::minimum_device_budget(*trace, plan.layout.objects, kSlotAlignment));
+    }
+    plan.minimum_device = plan.fixed_bytes() + arena;
+    require(*request.device_memory, plan.minimum_device, Tier::device, request);
+    plan.device_arena = std::min(everything, *request.device_memory - plan.fixed_bytes());
+    plan.device_arena =
+        Bytes(plan.device_arena.count() / kSlotAlignment.count() * kSlotAlignment.count());
+  }
+  Bytes arena;
+  for (const auto* trace : all_traces(plan)) {
+    arena = std::max(arena, scheduler::minimum_host_budget(*trace, plan.layout.objects,
+                                                           plan.device_arena, kSlotAlignment));
+  }
+  plan.minimum_host = host_fixed + arena;
+  require(request.host_memory, plan.minimum_host, Tier::host, request);
+  plan.host_arena = std::min(everything, request.host_memory - host_fixed);
+  plan.host_arena =
+      Bytes(plan.host_arena.count() / kSlotAlignment.count() * kSlotAlignment.count());
+  return plan;
+}
+
+std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
+  const StateBytes state = state_bytes(plan.layout);
+  const Placement& placement = plan.layout.placement;
+  std::string text = "Memory plan\n";
+  const auto row = [&](std::string_view what, Bytes size, std::string_view where) {
+    text += fmt::format("  {:<22} {:>10}   {}\n", what, format_bytes(size), where);
+  };
+  row("weights", state.weights, fmt::format("home {}", to_string(placement.weights)));
+  row("optimizer state", state.optimizer, fmt::format("home {}", to_string(placement.optimizer)));
+  row("gradients (fp32)", state.gradients,
+      fmt::format("down to {}", to_string(placement.gradients)));
+  row("activations", state.activations,
+      fmt::format("down to {}", to_string(placement.activations)));
+  row("workspace", plan.fixed_bytes(), fmt::format("in {}", to_string(placement.compute)));
+  if (plan.has_device()) {
+    row("device budget", *request.device_memory,
+        fmt::format("minimum {}", format_bytes(plan.minimum_device)));
+  }
+  row("host budget", request.host_memory,
+      fmt::format("minimum {}", format_bytes(plan.minimum_host)));
+  return text;
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/model_layout.h"
+#include "engine/step_trace.h"
+#include "model/model_config.h"
+#include "model/network.h"
+#include "scheduler/schedule.h"
+
+namespace headrace::engine {
+
+/// What the user allows and asks for, as far as memory is concerned.
+struct MemoryRequest {
+  std::optional<Bytes>
+      device_memory;  ///< set: a device tier of this size; empty: compute on the host
+  Bytes host_memory;  ///< hard budget
+  bool has_nvme = false;
+  std::optional<Tier> offload_param;      ///< empty: none
+  std::optional<Tier> offload_optimizer;  ///< empty: none
+  bool host_activations = false;          ///< cpu_checkpointing
+  bool nvme_activations = false;
+  Elements sub_group_size{1'000'000'000};
+  int64_t micro_batches = 1;
+};
+
+/// Where every byte goes, decided before anything is allocated. A value.
+struct MemoryPlan {
+  ModelLayout layout;
+  StepTrace training;
+  StepTrace evaluation;
+  StepTrace load;
+  StepTrace save;
+
+  Bytes tokens;        ///< ids and labels of one micro-batch, in the compute tier
+  Bytes workspace;     ///< scratch of the largest operation, in the compute tier
+  Bytes constants;     ///< rope table, in the compute tier
+  Bytes device_arena;  ///< for objects; 0: no device tier
+  Bytes host_arena;
+  std::vector<scheduler::Residency> homes;  ///< permanent slots on device and host
+
+  Bytes minimum_device;  ///< smallest device budget that works; 0: no device tier
+  Bytes minimum_host;    ///< smallest host budget that works
+
+  Bytes fixed_bytes() const { return tokens + workspace + constants; }
+  bool has_device() const { return layout.placement.compute == Tier::device; }
+};
+
+/// Bytes that one micro-batch needs beside objects.
+struct NetworkNeeds {
+  Bytes workspace;
+  Bytes constants;
+};
+NetworkNeeds network_needs(const model::Network& network);
+
+/// Placement that the offload settings mean. Throws InputError where nvme is asked for without a
+/// path.
+Placement make_placement(const MemoryRequest& request);
+
+/// Lays the model out and checks that every operation fits. Throws CapacityError with the minimum
+/// of the tier that is too small and the settings that change it.
+MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
+                            const model::BatchShape& shape, const NetworkNeeds& needs,
+                            const WorkEstimate& work, const MemoryRequest& request);
+
+/// The table printed before a run: what goes where, and the budgets.
+std::string describe(const MemoryPlan& plan, const MemoryRequest& request);
+
+}  // namespace headrace::engine
