@@ -1,0 +1,12 @@
+#pragma once
+
+#include "base/units.h"
+
+namespace headrace {
+
+/// Largest resident set of this process so far (VmHWM), and now (VmRSS). IoError if /proc is not
+/// there.
+Bytes peak_resident_bytes();
+Bytes resident_bytes();
+
+}  // namespace headrace

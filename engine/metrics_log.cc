@@ -1,0 +1,84 @@
+#include "engine/metrics_log.h"
+
+#include <cerrno>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// JSON has no NaN; a loss that is not finite is written as null.
+nlohmann::ordered_json number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json split_json(const TimeSplit& split) {
+  return {{"compute", split.compute},
+          {"cpu_optimizer", split.cpu_optimizer},
+          {"wait_nvme_read", split.nvme_read},
+          {"wait_nvme_write", split.nvme_write},
+          {"wait_host_to_device", split.host_to_device},
+          {"wait_device_to_host", split.device_to_host},
+          {"other", split.other},
+          {"total", split.total}};
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::ios::app) {
+  if (!file_) {
+    throw IoError("cannot open the metrics file", {.path = path, .error_number = errno});
+  }
+}
+
+void MetricsLog::write(const StepReport& report) {
+  const Binding binding = binding_of(report.engine.run);
+  const tiers::TierTraffic& traffic = report.engine.traffic;
+  const nlohmann::ordered_json line = {{"step", report.step},
+                                       {"loss", number(report.loss)},
+                                       {"gradient_norm", number(report.gradient_norm)},
+                                       {"learning_rate", report.learning_rate},
+                                       {"loss_scale", report.loss_scale},
+                                       {"skipped", report.skipped},
+                                       {"seconds", report.seconds},
+                                       {"tokens_per_second", report.tokens_per_second},
+                                       {"binding", scheduler::to_string(binding.lane)},
+                                       {"binding_share", binding.share},
+                                       {"bytes",
+                                        {{"nvme_read", traffic.nvme_read},
+                                         {"nvme_write", traffic.nvme_write},
+                                         {"host_to_device", traffic.host_to_device},
+                                         {"device_to_host", traffic.device_to_host}}},
+                                       {"seconds_by_cause", split_json(report.engine.run.split)}};
+  append(line.dump());
+}
+
+void MetricsLog::write_evaluation(int64_t step, double validation_loss) {
+  append(
+      nlohmann::ordered_json{{"step", step}, {"validation_loss", number(validation_loss)}}.dump());
+}
+
+void MetricsLog::append(const std::string& line) {
+  file_ << line << '\n' << std::flush;
+  if (!file_) {
+    throw IoError("cannot write the metrics file", {.path = path_, .error_number = errno});
+  }
+}
+
+Binding binding_of(const RunReport& run) {
+  Binding binding;
+  for (int i = 0; i < scheduler::kLaneCount; ++i) {
+    if (run.busy[i] > binding.share) {
+      binding = {static_cast<scheduler::Lane>(i), run.busy[i]};
+    }
+  }
+  if (run.split.total > 0) {
+    binding.share /= run.split.total;
+  }
+  return binding;
+}
+
+}  // namespace headrace::engine

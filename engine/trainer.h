@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/config/settings.h"
+#include "engine/engine.h"
+
+namespace headrace::engine {
+
+/// What `headrace train` was asked to do, beside the configuration.
+struct TrainJob {
+  std::string model_folder;
+  std::string data_path;
+  std::string output_folder;
+  int64_t steps = 100;
+  int64_t seq = 512;
+  int64_t eval_steps = 0;          ///< validation every so many steps; 0: never
+  double validation_fraction = 0;  ///< share of the sequences held out
+  int64_t eval_batches = 16;       ///< micro-batches of one validation, at most
+  bool shuffle = true;
+};
+
+/// One optimizer step as the user sees it.
+struct StepReport {
+  int64_t step = 0;  ///< 1-based
+  double loss = 0;   ///< mean over the micro-batches
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;
+  bool skipped = false;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  EngineReport engine;
+};
+
+struct TrainSummary {
+  int64_t steps = 0;
+  int64_t skipped_steps = 0;
+  bool interrupted = false;
+  double first_loss = 0;
+  double last_loss = 0;
+  std::optional<double> validation_loss;
+  double seconds = 0;
+  int64_t tokens = 0;
+  tiers::TierTraffic traffic;
+  TimeSplit split;
+  Bytes device_high_water;
+  Bytes host_high_water;
+  Bytes peak_rss;
+  Bytes bytes_on_disk;
+};
+
+/// How the trainer talks to whoever runs it. Every function may be empty.
+struct TrainObserver {
+  std::function<void(const std::string& text)> message;
+  /// `what`: "loading", "saving"; elements done and in total.
+  std::function<void(const std::string& what, int64_t done, int64_t total)> progress;
+  std::function<void(const StepReport& report, int64_t steps)> step;
+  std::function<void(int64_t step, double validation_loss)> evaluation;
+};
+
+/// Fine-tunes the model of `job` and writes the result to its output folder, with metrics.jsonl
+/// beside it. Stops after the current step when `stop` becomes true, and saves. Throws Error.
+TrainSummary train(const TrainJob& job, const Settings& settings, const TrainObserver& observer,
+                   const std::atomic<bool>& stop);
+
+}  // namespace headrace::engine

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Builds and runs the tests: ./scripts/test.sh [release|debug|asan|tsan] [extra ctest arguments].
+# Slow, fault, fuzz and gpu tests have labels of their own: ctest --test-dir build/release -L slow
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+[ $# -gt 0 ] && shift
+./scripts/build.sh "$preset"
+case "$preset" in
+  tsan) export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1 ${TSAN_OPTIONS:-}" OMP_NUM_THREADS=1
+        select=(-L unit) ;;
+  asan) export ASAN_OPTIONS="detect_stack_use_after_return=1 ${ASAN_OPTIONS:-}"
+        select=(-L unit) ;;
+  *) select=(-LE 'slow|gpu|fault|fuzz') ;;
+esac
+ctest --test-dir "build/$preset" --output-on-failure "${select[@]}" "$@"
