@@ -25,6 +25,7 @@ function(headrace_tests name)
   set(target ${name}_tests)
   add_executable(${target} ${sources})
   target_link_libraries(${target} PRIVATE ${ARGN} GTest::gmock GTest::gtest_main)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow*:*Gpu*

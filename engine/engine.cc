@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -170,7 +171,11 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
   EngineReport report = run(plan_.training, bodies_->training(plan_.training, batches, numbers));
   ++generation_;
   if (extents_ != nullptr) {
+    const auto begin = std::chrono::steady_clock::now();
     extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
+    const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
+    report.run.split.nvme_write += sync.count();
+    report.run.split.total += sync.count();
   }
   if (!rates_measured_) {
     learn_rates(plan_.training, report);

@@ -1,0 +1,287 @@
+#include "engine/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "aio/io.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "support/temporary_folder.h"
+#include "tiers/host_memory.h"
+
+namespace headrace::engine {
+namespace {
+
+using scheduler::Access;
+using scheduler::Lane;
+
+constexpr int64_t kSlot = 4096;
+
+/// The three tiers with small arenas, as Engine builds them.
+struct Tiers {
+  Tiers(Bytes device_size, Bytes host_size, aio::BackendKind backend)
+      : device(device::make_cpu_device()),
+        host_memory(host_size, false),
+        host_arena(Tier::host, host_memory.data(), host_size) {
+    if (device_size > Bytes(0)) {
+      device_memory = device->allocate(device_size);
+      device_arena =
+          std::make_unique<tiers::Arena>(Tier::device, device_memory->data(), device_size);
+    }
+    aio::IoEngineOptions io_options;
+    io_options.backend = backend;
+    io = aio::IoEngine::create(io_options);
+    tiers::ExtentStoreOptions options;
+    options.paths = {folder.path()};
+    options.disk_budget = kMiB * 256;
+    options.growth_step = kMiB * 4;
+    extents = tiers::ExtentStore::create(options, io);
+    compute = device->create_stream("compute");
+    down = device->create_stream("down");
+    up = device->create_stream("up");
+    tiers::TieredStore::Parts parts;
+    parts.device_arena = device_arena.get();
+    parts.host_arena = &host_arena;
+    parts.extents = extents;
+    parts.host_to_device = down.get();
+    parts.device_to_host = up.get();
+    store = std::make_unique<tiers::TieredStore>(parts);
+  }
+
+  test::TemporaryFolder folder;
+  std::unique_ptr<device::Device> device;
+  tiers::HostMemory host_memory;
+  tiers::Arena host_arena;
+  std::unique_ptr<device::Memory> device_memory;
+  std::unique_ptr<tiers::Arena> device_arena;
+  std::shared_ptr<aio::IoEngine> io;
+  std::shared_ptr<tiers::ExtentStore> extents;
+  std::unique_ptr<device::Stream> compute;
+  std::unique_ptr<device::Stream> down;
+  std::unique_ptr<device::Stream> up;
+  std::unique_ptr<tiers::TieredStore> store;
+};
+
+struct Program {
+  scheduler::Trace trace;
+  std::vector<scheduler::ObjectFacts> objects;
+};
+
+/// Random operations over persistent objects (home nvme) and objects that live inside the trace.
+Program random_program(Random& random, bool has_device) {
+  Program program;
+  const auto persistent = static_cast<uint32_t>(2 + random.below(5));
+  const auto transient = static_cast<uint32_t>(1 + random.below(4));
+  for (uint32_t i = 0; i < persistent + transient; ++i) {
+    scheduler::ObjectFacts facts;
+    facts.name = "object." + std::to_string(i);
+    facts.size = Bytes(kSlot * static_cast<int64_t>(1 + random.below(3)));
+    facts.floor = Tier::nvme;
+    if (i < persistent) {
+      facts.home = Tier::nvme;
+    }
+    program.objects.push_back(facts);
+  }
+  std::set<uint32_t> alive;
+  const auto add_write_of_all = [&] {
+    for (uint32_t i = 0; i < persistent; ++i) {
+      program.trace.operations.push_back(
+          {"init", Lane::cpu_optimizer, {{ObjectId{i}, Tier::host, Access::write, false}}, 1e-5});
+    }
+  };
+  add_write_of_all();
+  const uint64_t count = 10 + random.below(30);
+  for (uint64_t n = 0; n < count; ++n) {
+    scheduler::Operation operation;
+    operation.name = "op." + std::to_string(n);
+    const bool on_device = has_device && random.below(2) == 0;
+    operation.lane = on_device || random.below(2) == 0 ? Lane::compute : Lane::cpu_optimizer;
+    operation.seconds = 1e-5;
+    std::set<uint32_t> used;
+    const uint64_t uses = 1 + random.below(3);
+    for (uint64_t u = 0; u < uses; ++u) {
+      const auto object = static_cast<uint32_t>(random.below(persistent + transient));
+      if (!used.insert(object).second) {
+        continue;
+      }
+      scheduler::Use use{ObjectId{object}, on_device ? Tier::device : Tier::host, Access::read,
+                         false};
+      if (object < persistent) {
+        use.access = static_cast<Access>(random.below(3));
+      } else if (alive.count(object) == 0) {
+        use.access = Access::write;
+        alive.insert(object);
+      } else {
+        use.access = static_cast<Access>(random.below(3));
+        use.discard_after = random.below(3) == 0;
+        if (use.discard_after) {
+          alive.erase(object);
+        }
+      }
+      operation.uses.push_back(use);
+    }
+    program.trace.operations.push_back(operation);
+  }
+  for (const uint32_t object : alive) {
+    program.trace.operations.push_back(
+        {"discard", Lane::compute, {{ObjectId{object}, Tier::host, Access::read, true}}, 1e-5});
+  }
+  return program;
+}
+
+/// Folds everything an operation reads into a digest, and fills what it writes from that digest, so
+/// that a single wrong byte anywhere changes everything after it.
+void mix(const scheduler::Operation& operation, uint32_t number,
+         const std::vector<std::span<std::byte>>& uses, uint64_t& digest) {
+  uint64_t hash = 0x9E3779B97F4A7C15ULL * (number + 1);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (operation.uses[i].access == Access::write) {
+      continue;
+    }
+    for (const std::byte b : uses[i]) {
+      hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001B3ULL;
+    }
+  }
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (operation.uses[i].access == Access::read) {
+      continue;
+    }
+    Random bytes(hash, i);
+    for (std::byte& b : uses[i]) {
+      b = static_cast<std::byte>(bytes.next_u32());
+    }
+  }
+  digest = hash;
+}
+
+/// Digest of every operation when objects simply lie in memory and operations run one by one.
+std::vector<uint64_t> sequential_digests(const Program& program, int repeats) {
+  std::vector<std::vector<std::byte>> values;
+  for (const auto& object : program.objects) {
+    values.emplace_back(static_cast<size_t>(object.size.count()));
+  }
+  std::vector<uint64_t> digests;
+  for (int r = 0; r < repeats; ++r) {
+    for (uint32_t n = 0; n < program.trace.operations.size(); ++n) {
+      std::vector<std::span<std::byte>> uses;
+      for (const auto& use : program.trace.operations[n].uses) {
+        uses.emplace_back(values[index_of(use.object)]);
+      }
+      digests.emplace_back();
+      mix(program.trace.operations[n], n, uses, digests.back());
+    }
+  }
+  return digests;
+}
+
+std::vector<uint64_t> executed_digests(const Program& program, int repeats, Tiers& tiers,
+                                       const scheduler::Policy& policy, Bytes device, Bytes host) {
+  for (const auto& object : program.objects) {
+    tiers.store->add({object.name, object.size, object.home.has_value()});
+  }
+  Executor executor(*tiers.store, *tiers.compute, true);
+  std::vector<uint64_t> digests(program.trace.operations.size() * static_cast<size_t>(repeats));
+  scheduler::CompileInput input;
+  input.trace = &program.trace;
+  input.objects = &program.objects;
+  input.budgets = {device, host, Bytes(kSlot)};
+  for (int r = 0; r < repeats; ++r) {
+    const scheduler::Schedule schedule = policy.compile(input);
+    EXPECT_EQ(scheduler::check_schedule(input, schedule), std::vector<std::string>());
+    const size_t base = program.trace.operations.size() * static_cast<size_t>(r);
+    const RunReport report =
+        executor.run(program.trace, schedule, [&](uint32_t number, UseBytes uses) {
+          const auto& operation = program.trace.operations[number];
+          std::vector<std::span<std::byte>> spans(uses.begin(), uses.end());
+          uint64_t* digest = &digests[base + number];
+          if (operation.lane == Lane::compute) {
+            tiers.compute->run_on_host([&operation, number, spans = std::move(spans), digest] {
+              mix(operation, number, spans, *digest);
+            });
+          } else {
+            mix(operation, number, spans, *digest);
+          }
+        });
+    const TimeSplit& split = report.split;
+    EXPECT_NEAR(split.compute + split.cpu_optimizer + split.nvme_read + split.nvme_write +
+                    split.host_to_device + split.device_to_host + split.other,
+                split.total, 1e-6);
+    input.initial = schedule.final;
+  }
+  return digests;
+}
+
+struct Case {
+  bool has_device;
+  aio::BackendKind backend;
+  bool optimal;
+};
+
+class ExecutorRandomPrograms : public testing::TestWithParam<Case> {};
+
+TEST_P(ExecutorRandomPrograms, EveryOperationSeesWhatASequentialRunSees) {
+  const Case& c = GetParam();
+  const auto policy = c.optimal ? scheduler::make_optimal_policy() : scheduler::make_lru_policy();
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed, 17);
+    const Program program = random_program(random, c.has_device);
+    const Bytes device = c.has_device ? scheduler::minimum_device_budget(
+                                            program.trace, program.objects, Bytes(kSlot)) +
+                                            Bytes(kSlot * static_cast<int64_t>(random.below(4)))
+                                      : Bytes(0);
+    const Bytes host =
+        scheduler::minimum_host_budget(program.trace, program.objects, device, Bytes(kSlot)) +
+        Bytes(kSlot * static_cast<int64_t>(random.below(4)));
+    Tiers tiers(device, host, c.backend);
+    const int repeats = 2;
+    ASSERT_EQ(executed_digests(program, repeats, tiers, *policy, device, host),
+              sequential_digests(program, repeats));
+    EXPECT_LE(tiers.host_arena.high_water(), host);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ExecutorRandomPrograms,
+                         testing::Values(Case{true, aio::BackendKind::io_uring, true},
+                                         Case{true, aio::BackendKind::thread_pool, true},
+                                         Case{true, aio::BackendKind::io_uring, false},
+                                         Case{false, aio::BackendKind::io_uring, true},
+                                         Case{false, aio::BackendKind::thread_pool, false}));
+
+class ExecutorErrors : public testing::Test {
+ protected:
+  ExecutorErrors() : tiers_(Bytes(0), Bytes(kSlot * 8), aio::BackendKind::thread_pool) {
+    program_.objects.push_back({"a", Bytes(kSlot), Tier::host, std::nullopt});
+    tiers_.store->add({"a", Bytes(kSlot), false});
+  }
+
+  /// Runs one operation of the given lane that throws.
+  void run_throwing(Lane lane) {
+    program_.trace.operations.push_back(
+        {"bad", lane, {{ObjectId{0}, Tier::host, Access::write, true}}, 0});
+    scheduler::CompileInput input;
+    input.trace = &program_.trace;
+    input.objects = &program_.objects;
+    input.budgets = {Bytes(0), Bytes(kSlot * 8), Bytes(kSlot)};
+    const auto schedule = scheduler::make_optimal_policy()->compile(input);
+    Executor executor(*tiers_.store, *tiers_.compute);
+    executor.run(program_.trace, schedule,
+                 [](uint32_t, UseBytes) { throw InputError("bad operation"); });
+  }
+
+  Program program_;
+  Tiers tiers_;
+};
+
+TEST_F(ExecutorErrors, ErrorOfACpuOperationIsRethrown) {
+  EXPECT_THROW(run_throwing(Lane::cpu_optimizer), InputError);
+}
+
+TEST_F(ExecutorErrors, ErrorOfAComputeOperationIsRethrown) {
+  EXPECT_THROW(run_throwing(Lane::compute), InputError);
+}
+
+}  // namespace
+}  // namespace headrace::engine
