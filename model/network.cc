@@ -1,0 +1,180 @@
+#include "model/network.h"
+
+#include <vector>
+
+#include "base/check.h"
+#include "model/network_block.h"
+#include "model/network_head.h"
+#include "model/network_layout.h"
+#include "model/network_memory.h"
+#include "model/network_ops.h"
+#include "model/rope.h"
+
+namespace headrace::model {
+
+using device::Kernels;
+using device::Stream;
+using device::Workspace;
+
+struct Network::State {
+  State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
+        device::Device& compute_device, int64_t vocab_tile);
+
+  /// The workspace that `operation` (called with NetworkOps) takes.
+  template <class Operation>
+  Bytes plan(const Operation& operation) {
+    WorkspaceStack stack;
+    NetworkOps ops(device.kernels(), dtype, nullptr, stack);
+    operation(ops);
+    return stack.peak();
+  }
+  template <class Operation>
+  void run(Stream& stream, Workspace workspace, const Operation& operation) {
+    WorkspaceStack stack(workspace);
+    NetworkOps ops(device.kernels(), dtype, &stream, stack);
+    operation(ops);
+  }
+  void upload_rope_table();
+  const float* cos_sin() const { return reinterpret_cast<const float*>(rope_memory->data()); }
+
+  ModelConfig config;
+  DType dtype;
+  BatchShape shape;
+  device::Device& device;
+  NetworkBlock block;
+  NetworkHead head;
+  std::vector<Gap> embed_gaps;
+  std::unique_ptr<device::Memory> rope_memory;
+  Bytes block_forward_workspace;
+  Bytes block_backward_workspace;
+  Bytes head_workspace;
+};
+
+Network::State::State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
+                      device::Device& compute_device, int64_t vocab_tile)
+    : config(model_config),
+      dtype(element_type),
+      shape(batch_shape),
+      device(compute_device),
+      block(config, shape, dtype),
+      head(config, shape, dtype, vocab_tile),
+      embed_gaps(gaps_of(module_specs(config).front())) {
+  block_forward_workspace =
+      plan([&](NetworkOps& ops) { block.forward(ops, nullptr, nullptr, nullptr, nullptr); });
+  block_backward_workspace = plan([&](NetworkOps& ops) {
+    block.backward(ops, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+  });
+  head_workspace = plan([&](NetworkOps& ops) { head.forward_backward(ops, {}, nullptr, {}); });
+  upload_rope_table();
+}
+
+void Network::State::upload_rope_table() {
+  const std::vector<float> table = rope_table(config, shape.seq);
+  const Bytes size = bytes_for(Elements(static_cast<int64_t>(table.size())), DType::f32);
+  rope_memory = device.allocate(size);
+  const auto stream = device.create_stream("rope table");
+  stream->copy_async(rope_memory->data(), table.data(), size);
+  stream->synchronize();
+}
+
+Network::Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
+                 int64_t vocab_tile) {
+  HR_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+           "a network cannot compute in {}", to_string(dtype));
+  HR_CHECK(shape.batch > 0, "the batch has {} sequences", shape.batch);
+  check_sequence_length(config, shape.seq);
+  state_ = std::make_unique<State>(config, dtype, shape, device, vocab_tile);
+}
+
+Network::~Network() = default;
+
+const ModelConfig& Network::config() const {
+  return state_->config;
+}
+BatchShape Network::shape() const {
+  return state_->shape;
+}
+Bytes Network::constant_bytes() const {
+  return state_->rope_memory->size();
+}
+Bytes Network::block_forward_workspace() const {
+  return state_->block_forward_workspace;
+}
+Bytes Network::block_backward_workspace() const {
+  return state_->block_backward_workspace;
+}
+Bytes Network::head_workspace() const {
+  return state_->head_workspace;
+}
+Bytes Network::embed_workspace() const {
+  return Bytes(0);
+}
+
+void Network::embed_forward(Stream& stream, const void* weights, const int32_t* ids, void* out,
+                            Workspace workspace) {
+  const State& s = *state_;
+  state_->run(stream, workspace, [&](NetworkOps& ops) {
+    ops.post([&](Kernels& kernels, Stream& target) {
+      kernels.embedding_forward(
+          target, dense_matrix(weights, s.dtype, s.config.vocab_size, s.config.hidden_size), ids,
+          dense_matrix(out, s.dtype, s.shape.tokens(), s.config.hidden_size));
+    });
+  });
+}
+
+void Network::embed_backward(Stream& stream, const int32_t* ids, const void* dout, void* dweights,
+                             Workspace workspace) {
+  const State& s = *state_;
+  state_->run(stream, workspace, [&](NetworkOps& ops) {
+    ops.post([&](Kernels& kernels, Stream& target) {
+      kernels.embedding_backward(
+          target, dense_matrix(dout, s.dtype, s.shape.tokens(), s.config.hidden_size), ids,
+          dense_matrix(dweights, s.dtype, s.config.vocab_size, s.config.hidden_size));
+    });
+    ops.zero_gaps(s.embed_gaps, PackedVector(dweights, s.dtype));
+  });
+}
+
+void Network::block_forward(Stream& stream, const void* weights, const void* in, void* out,
+                            Workspace workspace) {
+  state_->run(stream, workspace, [&](NetworkOps& ops) {
+    state_->block.forward(ops, state_->cos_sin(), weights, in, out);
+  });
+}
+
+void Network::block_backward(Stream& stream, const void* weights, const void* in, const void* dout,
+                             void* din, void* dweights, Workspace workspace) {
+  state_->run(stream, workspace, [&](NetworkOps& ops) {
+    state_->block.backward(ops, state_->cos_sin(), weights, in, dout, din, dweights);
+  });
+}
+
+void Network::head_forward(Stream& stream, const void* norm_weights, const void* head_weights,
+                           const void* in, const int32_t* labels, double* loss_sum,
+                           Workspace workspace) {
+  state_->run(stream, workspace, [&](NetworkOps& ops) {
+    state_->head.forward(ops, {norm_weights, head_weights, in, labels}, loss_sum);
+  });
+}
+
+void Network::head_forward_backward(Stream& stream, const void* norm_weights,
+                                    const void* head_weights, const void* in, const int32_t* labels,
+                                    float gradient_scale, double* loss_sum, void* din,
+                                    void* dnorm_weights, void* dhead_weights, Workspace workspace) {
+  state_->run(stream, workspace, [&](NetworkOps& ops) {
+    state_->head.forward_backward(ops, {norm_weights, head_weights, in, labels}, loss_sum,
+                                  {gradient_scale, din, dnorm_weights, dhead_weights});
+  });
+}
+
+double Network::block_forward_flops() const {
+  return state_->block.forward_flops();
+}
+double Network::block_backward_flops() const {
+  return state_->block.backward_flops();
+}
+double Network::head_flops() const {
+  return state_->head.flops();
+}
+
+}  // namespace headrace::model

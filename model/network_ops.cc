@@ -1,0 +1,70 @@
+#include "model/network_ops.h"
+
+namespace headrace::model {
+
+using device::Kernels;
+using device::Matrix;
+using device::Stream;
+using device::Workspace;
+
+Matrix NetworkOps::take_matrix(int64_t rows, int64_t columns, DType dtype) {
+  const Bytes size = bytes_for(Elements(rows) * columns, dtype);
+  return {memory_.take(size), dtype, rows, columns, columns};
+}
+
+float* NetworkOps::take_floats(int64_t count) {
+  return static_cast<float*>(memory_.take(bytes_for(Elements(count), DType::f32)));
+}
+
+void NetworkOps::matmul(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
+                        const Matrix& c, bool accumulate) {
+  const Bytes scratch_size = kernels_.matmul_scratch(a, transpose_a, b, transpose_b, c);
+  post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
+    kernels.matmul(stream, a, transpose_a, b, transpose_b, c, accumulate, scratch);
+  });
+}
+
+void NetworkOps::linear(const Matrix& x, const PackedVector& weights, const LinearLayout& layer,
+                        const Matrix& out) {
+  matmul(x, false, weights.weight(layer), true, out, false);
+  if (layer.bias) {
+    post([&](Kernels& kernels, Stream& stream) {
+      kernels.add_bias(stream, out, weights.at(*layer.bias));
+    });
+  }
+}
+
+void NetworkOps::linear_input_gradient(const Matrix& dout, const PackedVector& weights,
+                                       const LinearLayout& layer, const Matrix& dx,
+                                       bool accumulate) {
+  matmul(dout, false, weights.weight(layer), false, dx, accumulate);
+}
+
+void NetworkOps::linear_weight_gradient(const Matrix& dout, const Matrix& x,
+                                        const LinearLayout& layer, const PackedVector& dweights) {
+  matmul(dout, true, x, false, dweights.weight(layer), false);
+  if (layer.bias) {
+    post([&](Kernels& kernels, Stream& stream) {
+      kernels.bias_gradient(stream, dout, dweights.at(*layer.bias));
+    });
+  }
+}
+
+void NetworkOps::rms_norm_backward(const Matrix& dy, const Matrix& x, const void* weight,
+                                   const float* inv_rms, const Matrix& dx, bool accumulate_dx,
+                                   void* dweight) {
+  const Bytes scratch_size = kernels_.rms_norm_backward_scratch(x.rows, x.columns);
+  post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
+    kernels.rms_norm_backward(stream, dy, x, weight, inv_rms, dx, accumulate_dx, dweight, scratch);
+  });
+}
+
+void NetworkOps::zero_gaps(const std::vector<Gap>& gaps, const PackedVector& vector) {
+  post([&](Kernels&, Stream& stream) {
+    for (const Gap& gap : gaps) {
+      stream.fill_zero_async(vector.at(gap.offset), bytes_for(gap.count, dtype_));
+    }
+  });
+}
+
+}  // namespace headrace::model
