@@ -1,0 +1,334 @@
+"""The headrace command from outside: exit codes, messages, and what is left on disk."""
+
+import json
+import struct
+import subprocess
+import unittest
+
+from command import (
+    BAD_INPUT,
+    COMMAND,
+    DOES_NOT_FIT,
+    INTERRUPTED,
+    IO_FAILURE,
+    USAGE,
+    CommandTest,
+    interrupt,
+    read_safetensors,
+    wait_for,
+)
+
+
+class TrainSetup(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.model = self.init_model()
+        self.text = self.write_text()
+        self.config = self.write_config()
+        self.nvme = self.folder / "nvme"
+        self.nvme.mkdir()
+        self.output = self.folder / "output"
+
+    def arguments(self, **changes):
+        values = {
+            "model": self.model,
+            "data": self.text,
+            "config": self.config,
+            "output": self.output,
+            "nvme-path": self.nvme,
+            "host-memory": "32MiB",
+            "device-memory": "16MiB",
+            "steps": 3,
+            "seq-len": 64,
+        }
+        values.update({key.replace("_", "-"): value for key, value in changes.items()})
+        result = ["train"]
+        for key, value in values.items():
+            if value is not None:
+                result += [f"--{key}", value]
+        return result
+
+    def assert_nothing_left(self):
+        self.assertEqual(list(self.nvme.iterdir()), [], "the nvme folder is empty again")
+        if self.output.exists():
+            names = [p.name for p in self.output.iterdir()]
+            self.assertNotIn("model.safetensors", names)
+            self.assertEqual([n for n in names if "partial" in n or "tmp" in n], [])
+
+
+class TrainTest(TrainSetup):
+    def test_trains_and_writes_what_transformers_reads(self):
+        result = self.check_ok(*self.arguments(steps=30))
+        metrics = self.metrics(self.output)
+        self.assertEqual([m["step"] for m in metrics], list(range(1, 31)))
+        self.assertLess(metrics[-1]["loss"], metrics[0]["loss"] - 0.5)
+        self.assertGreater(metrics[-1]["bytes"]["nvme_read"], 0)
+        self.assertGreater(metrics[-1]["bytes"]["nvme_write"], 0)
+        for m in metrics:
+            causes = dict(m["seconds_by_cause"])
+            total = causes.pop("total")
+            self.assertAlmostEqual(sum(causes.values()), total, delta=1e-3 + 0.01 * total)
+        before = read_safetensors(self.model / "model.safetensors")
+        after = read_safetensors(self.output / "model.safetensors")
+        self.assertEqual(before.keys(), after.keys())
+        for name, (_, shape, data) in before.items():
+            self.assertEqual(shape, after[name][1], name)
+            self.assertNotEqual(data, after[name][2], name)
+        self.assertEqual(
+            json.loads((self.output / "config.json").read_text())["model_type"], "llama"
+        )
+        self.assertEqual(list(self.nvme.iterdir()), [])
+        self.assertIn("peak memory", result.stdout)
+
+    def test_validation_loss_is_reported(self):
+        arguments = self.arguments(steps=4)
+        arguments += ["--eval-steps", "2", "--validation-fraction", "0.1"]
+        self.check_ok(*arguments)
+        losses = [m for m in self.metrics(self.output) if "validation_loss" in m]
+        self.assertEqual([m["step"] for m in losses], [2, 4])
+        self.assertLess(losses[1]["validation_loss"], 6)
+
+    def test_ctrl_c_finishes_the_step_and_saves(self):
+        process = subprocess.Popen(
+            [COMMAND, *map(str, self.arguments(steps=100000))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        metrics = self.output / "metrics.jsonl"
+        self.assertTrue(wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0))
+        interrupt(process)
+        out, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, INTERRUPTED, out + error)
+        self.assertIn("--model", out + error, "says how to go on")
+        self.assertTrue((self.output / "model.safetensors").exists())
+        self.assertEqual(list(self.nvme.iterdir()), [])
+
+    def test_budget_too_small_names_the_minimum_and_it_is_the_minimum(self):
+        for flag in ("host_memory", "device_memory"):
+            result = self.check_fails(
+                DOES_NOT_FIT,
+                ["does not fit", "at least", flag.split("_", maxsplit=1)[0]],
+                *self.arguments(**{flag: "1MiB"}),
+            )
+            self.assert_nothing_left()
+            minimum = int(result.stderr.split("needs at least")[1].split("(")[1].split()[0])
+            self.check_fails(DOES_NOT_FIT, ["does not fit"], *self.arguments(**{flag: minimum - 4096}))
+            self.check_ok(*self.arguments(steps=1, **{flag: minimum}))
+
+    def test_wrong_paths(self):
+        missing = self.folder / "missing"
+        self.check_fails(BAD_INPUT, [str(missing)], *self.arguments(model=missing))
+        self.check_fails(BAD_INPUT, [str(missing)], *self.arguments(data=missing))
+        self.check_fails(BAD_INPUT, [str(missing)], *self.arguments(config=missing))
+        self.check_fails(IO_FAILURE, [str(missing)], *self.arguments(nvme_path=missing / "deep"))
+        blocker = self.folder / "file"
+        blocker.write_text("")
+        self.check_fails(IO_FAILURE, [str(blocker)], *self.arguments(output=blocker / "out"))
+        self.assert_nothing_left()
+
+    def test_unwritable_nvme_path(self):
+        self.check_fails(IO_FAILURE, ["/proc"], *self.arguments(nvme_path="/proc"))
+
+    def test_full_nvme_path(self):
+        """A file system of 8 MiB, where the sandbox lets us mount one."""
+        small = self.folder / "small"
+        small.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)],
+            capture_output=True,
+            check=False,
+        )
+        if mounted.returncode != 0:
+            self.skipTest("cannot mount a small file system here: " + mounted.stderr.decode())
+        self.addCleanup(subprocess.run, ["umount", str(small)], check=False)
+        result = self.run_command(*self.arguments(nvme_path=small))
+        self.assertIn(result.returncode, (DOES_NOT_FIT, IO_FAILURE), result.stderr)
+        self.assertIn(str(small), result.stderr)
+        self.assertEqual(list(small.iterdir()), [])
+
+    def test_disk_budget_is_kept(self):
+        config = self.write_config(headrace={"activation_nvme": True, "nvme_budget": "20MiB"})
+        self.check_fails(DOES_NOT_FIT, ["nvme_budget"], *self.arguments(config=config))
+        self.assert_nothing_left()
+
+    def test_configuration_errors(self):
+        for changes, texts in [
+            ({"gradient_clippng": 1.0}, ["gradient_clippng", "gradient_clipping"]),
+            ({"aio": {"block_size": -1}}, ["aio.block_size"]),
+            ({"gradient_clipping": "much"}, ["gradient_clipping"]),
+            ({"train_batch_size": 7}, ["train_batch_size"]),
+            ({"zero_optimization": {"stage": 4}}, ["zero_optimization.stage"]),
+        ]:
+            with self.subTest(changes):
+                config = self.write_config("bad.json", **changes)
+                self.check_fails(BAD_INPUT, texts, *self.arguments(config=config))
+        (self.folder / "nan.json").write_text('{"gradient_clipping": NaN}')
+        self.check_fails(BAD_INPUT, ["nan.json"], *self.arguments(config=self.folder / "nan.json"))
+        self.assert_nothing_left()
+
+    def test_usage_errors(self):
+        self.check_fails(USAGE, [], "train")
+        self.check_fails(USAGE, [], "nonsense")
+        self.check_fails(USAGE, ["--steps"], *self.arguments(steps="many"))
+        self.check_fails(USAGE, ["tiny"], "init-model", "--preset", "huge", "--output", self.folder / "x")
+        self.check_fails(BAD_INPUT, ["--host-memory"], *self.arguments(host_memory="lots"))
+
+    def test_bad_data(self):
+        empty = self.folder / "empty.txt"
+        empty.write_bytes(b"")
+        self.check_fails(BAD_INPUT, ["empty.txt"], *self.arguments(data=empty))
+        short = self.folder / "short.txt"
+        short.write_bytes(b"hello")
+        self.check_fails(BAD_INPUT, ["short.txt"], *self.arguments(data=short))
+        tokens = self.folder / "tokens.bin"
+        tokens.write_bytes(struct.pack("<1000H", *([5] * 700 + [60000] + [5] * 299)))
+        self.check_fails(BAD_INPUT, ["tokens.bin", "60000", "259"], *self.arguments(data=tokens))
+        self.assert_nothing_left()
+
+    def test_sequence_longer_than_the_model_allows(self):
+        self.check_fails(BAD_INPUT, ["max_position_embeddings"], *self.arguments(seq_len=100000000))
+
+
+class CheckpointTest(TrainSetup):
+    """Model folders that lie."""
+
+    def damage(self, change):
+        path = self.model / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(bytes(data[8 : 8 + length]))
+        body = bytes(data[8 + length :])
+        header, body = change(header, body)
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+    def check_refused(self, *texts):
+        self.check_fails(BAD_INPUT, ["model.safetensors", *texts], *self.arguments())
+        self.assert_nothing_left()
+
+    def test_truncated(self):
+        self.damage(lambda header, body: (header, body[:-100]))
+        self.check_refused()
+
+    def test_wrong_shape(self):
+        def change(header, body):
+            header["model.norm.weight"]["shape"] = [128, 2]
+            return header, body
+
+        self.damage(change)
+        self.check_fails(BAD_INPUT, ["model.norm.weight"], *self.arguments())
+
+    def test_offsets_outside(self):
+        def change(header, body):
+            begin, _ = header["model.norm.weight"]["data_offsets"]
+            header["model.norm.weight"]["data_offsets"] = [begin, 1 << 60]
+            return header, body
+
+        self.damage(change)
+        self.check_refused("model.norm.weight")
+
+    def test_huge_header(self):
+        path = self.model / "model.safetensors"
+        path.write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+        self.check_refused()
+
+    def test_missing_tensor(self):
+        def change(header, body):
+            del header["model.norm.weight"]
+            return header, body
+
+        self.damage(change)
+        self.check_fails(BAD_INPUT, ["model.norm.weight"], *self.arguments())
+
+    def test_missing_shard(self):
+        path = self.model / "model.safetensors"
+        path.rename(self.model / "model-00001-of-00002.safetensors")
+        index = {
+            "metadata": {},
+            "weight_map": {
+                "model.norm.weight": "model-00002-of-00002.safetensors",
+                "model.embed_tokens.weight": "model-00001-of-00002.safetensors",
+            },
+        }
+        (self.model / "model.safetensors.index.json").write_text(json.dumps(index))
+        self.check_fails(BAD_INPUT, ["model-00002-of-00002.safetensors"], *self.arguments())
+
+    def test_unknown_family(self):
+        config = json.loads((self.model / "config.json").read_text())
+        config["model_type"] = "mamba"
+        (self.model / "config.json").write_text(json.dumps(config))
+        self.check_fails(BAD_INPUT, ["mamba", "llama", "qwen3"], *self.arguments())
+
+
+class PlacementTest(CommandTest):
+    """Placement changes nothing: bitwise the same losses and weights (rule 2), through the command."""
+
+    def test_every_placement_gives_the_same_bits(self):
+        model = self.init_model()
+        text = self.write_text()
+        nvme = self.folder / "nvme"
+        nvme.mkdir()
+
+        def zero(param, optimizer, stage=3):
+            block = {"stage": stage}
+            if param:
+                block["offload_param"] = {"device": param}
+            if optimizer:
+                block["offload_optimizer"] = {"device": optimizer}
+            return block
+
+        cases = {
+            "all on the device": (zero(None, None, 0), {}, {}, ["--device-memory", "1GiB"]),
+            "host only": (zero(None, None, 0), {}, {}, []),
+            "cpu offload": (zero("cpu", "cpu"), {}, {"cpu_checkpointing": True}, ["--device-memory", "16MiB"]),
+            "optimizer on cpu": (zero(None, "cpu", 2), {}, {}, ["--device-memory", "64MiB"]),
+            "nvme": (
+                zero("nvme", "nvme"),
+                {"activation_nvme": True},
+                {},
+                ["--device-memory", "12MiB", "--host-memory", "20MiB"],
+            ),
+            "nvme, no device": (
+                zero("nvme", "nvme"),
+                {"activation_nvme": True},
+                {},
+                ["--host-memory", "30MiB"],
+            ),
+            "nvme, lru, thread pool": (
+                zero("nvme", "nvme"),
+                {"activation_nvme": True, "policy": "lru", "io_backend": "thread_pool"},
+                {},
+                ["--device-memory", "12MiB", "--host-memory", "20MiB"],
+            ),
+            "small sub-groups": (
+                dict(zero("nvme", "nvme"), sub_group_size=70000),
+                {"activation_nvme": True},
+                {},
+                ["--device-memory", "12MiB", "--host-memory", "20MiB"],
+            ),
+        }
+        reference = None
+        for name, (zero_block, headrace, checkpointing, flags) in cases.items():
+            with self.subTest(name):
+                changes = {"zero_optimization": zero_block, "headrace": headrace,
+                           "gradient_accumulation_steps": 2, "bf16": {"enabled": True}}
+                if checkpointing:
+                    changes["activation_checkpointing"] = checkpointing
+                config = self.write_config(**changes)
+                output = self.folder / "output"
+                self.check_ok("train", "--model", model, "--data", text, "--config", config,
+                              "--output", output, "--nvme-path", nvme, "--steps", 3,
+                              "--seq-len", 64, *flags)
+                losses = [(m["loss"], m["gradient_norm"]) for m in self.metrics(output)]
+                weights = (output / "model.safetensors").read_bytes()
+                for path in output.iterdir():
+                    path.unlink()
+                if reference is None:
+                    reference = (losses, weights)
+                self.assertEqual(losses, reference[0])
+                self.assertEqual(weights, reference[1])
+
+
+if __name__ == "__main__":
+    unittest.main()
