@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/units.h"
 #include "model/model_config.h"
+#include "model/presets.h"  // IWYU pragma: export
 
 namespace headrace::model {
 
@@ -22,13 +23,14 @@ struct TensorEntry {
   Elements count;
   int64_t begin = 0;  ///< absolute byte offset in the file
   Bytes size;
-  std::string path;   ///< of the file
+  std::string path;  ///< of the file
 };
 
-/// A Hugging Face model folder opened for reading: config.json and model.safetensors or a sharded set
-/// with model.safetensors.index.json. Headers are read and checked in the constructor (sizes, offsets,
-/// overlaps, shards present); tensor bytes are read on demand with pread, so a model larger than memory can
-/// be streamed. Throws InputError naming file and tensor. Reading is thread-safe.
+/// A Hugging Face model folder opened for reading: config.json and model.safetensors or a sharded
+/// set with model.safetensors.index.json. Headers are read and checked in the constructor (sizes,
+/// offsets, overlaps, shards present); tensor bytes are read on demand with pread, so a model
+/// larger than memory can be streamed. Throws InputError naming file and tensor. Reading is
+/// thread-safe.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& folder);
@@ -38,8 +40,9 @@ class CheckpointReader {
   const std::string& folder() const;
   const std::map<std::string, TensorEntry>& tensors() const;
 
-  /// Checks that every parameter of the specs is there with its shape; tensors that are not used are
-  /// logged once (a "lm_head.weight" beside tied embeddings and "rotary_emb.inv_freq" are silently fine).
+  /// Checks that every parameter of the specs is there with its shape; tensors that are not used
+  /// are logged once (a "lm_head.weight" beside tied embeddings and "rotary_emb.inv_freq" are
+  /// silently fine).
   void check(const std::vector<ModuleSpec>& modules) const;
 
   /// Reads elements [first, first + out.size()) of the tensor, converted to fp32.
@@ -58,9 +61,10 @@ class CheckpointReader {
 class CheckpointWriter {
  public:
   struct Options {
-    DType dtype = DType::bf16;        ///< of the stored tensors
+    DType dtype = DType::bf16;  ///< of the stored tensors
     Bytes max_shard_size{5'000'000'000};
-    std::string copy_from;            ///< source model folder, for tokenizer files and config keys
+    std::string copy_from;    ///< source model folder, for tokenizer files and config keys
+    std::string config_json;  ///< config.json as is, where there is no source; "": to_config_json()
   };
   CheckpointWriter(std::string folder, const ModelConfig& config, std::vector<ModuleSpec> modules,
                    Options options);
@@ -78,13 +82,9 @@ class CheckpointWriter {
   std::unique_ptr<State> state_;
 };
 
-/// Random weights in a Hugging Face folder: normal with std 0.02 (initializer_range), norms 1, biases 0;
-/// a function of the seed alone.
+/// Random weights in a Hugging Face folder: normal with std 0.02 (initializer_range), norms 1,
+/// biases 0; a function of the seed alone, whatever the dtype. A model with the byte-level
+/// vocabulary of model/presets.h is marked as such in its config.json.
 void init_model(const ModelConfig& config, DType dtype, uint64_t seed, const std::string& folder);
-
-/// Presets of `headrace init-model`: "tiny", "small", ... with a byte-level vocabulary (vocab 259: 256 bytes,
-/// bos 256, eos 257, pad 258); UsageError listing the names otherwise.
-ModelConfig preset_config(const std::string& name);
-std::vector<std::string> preset_names();
 
 }  // namespace headrace::model

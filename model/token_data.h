@@ -20,19 +20,30 @@ struct TokenBatch {
 
 struct TokenDataOptions {
   int64_t seq = 512;
-  int64_t vocab_size = 0;      ///< tokens outside are an InputError naming position and value
+  int64_t vocab_size = 0;  ///< tokens outside are an InputError naming position and value
   uint64_t seed = 0;
-  double validation_fraction = 0;  ///< share of the sequences held out (the last ones before shuffling)
-  bool byte_level = false;     ///< the model has a byte-level vocabulary: plain text is accepted
+  double validation_fraction =
+      0;                    ///< share of the sequences held out (the last ones before shuffling)
+  bool byte_level = false;  ///< the model has a byte-level vocabulary: plain text is accepted
   std::string bin_dtype = "auto";  ///< "uint16", "uint32" or "auto" (by header or vocabulary size)
+  bool shuffle = true;             ///< false: every epoch in file order
 };
 
-/// Packed token sequences from a file, memory-mapped or streamed so that a data set larger than memory
-/// works: plain text (byte-level), .bin (uint16 or uint32, raw as nanoGPT writes or with llm.c's 1024-byte
-/// header), .safetensors with input_ids and optional labels. Sequence i covers tokens
-/// [i * seq, i * seq + seq], so that the label of the last position is the first token of the
-/// next. The training order is a seeded permutation per epoch and a pure function of (seed, index): the
-/// position to resume from is one number. Thread-safe. Throws InputError.
+/// Token sequences from a file, read with pread window by window so that a data set larger than
+/// memory works and memory stays small: plain text (byte-level), .bin (uint16 or uint32, raw as
+/// nanoGPT writes or with llm.c's 1024-byte header), .safetensors with integer input_ids and
+/// optional labels. Labels in a file are as Hugging Face has them: of input_ids' shape, labels[t]
+/// belongs to input_ids[t], -100 is ignored; the shift happens here.
+///
+/// A stream of N tokens (text, .bin, input_ids of shape [N] or [1, N]) is packed: sequence i covers
+/// tokens [i * seq, i * seq + seq], so that the label of the last position is the first token of
+/// the next; (N - 1) / seq sequences. Rows (input_ids of shape [R, S]) never run into each other: S
+/// must be a multiple of seq, or one more than a multiple; each row gives S / seq sequences, and
+/// where the row has no next token the label is -100.
+///
+/// Token values are checked when a batch is read, and for files up to 64 MiB also at the start. The
+/// training order is a seeded permutation per epoch in constant memory and a pure function of
+/// (seed, index): the position to resume from is one number. Thread-safe. Throws InputError.
 class TokenData {
  public:
   static std::unique_ptr<TokenData> open(const std::string& path, const TokenDataOptions& options);
