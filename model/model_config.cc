@@ -52,7 +52,7 @@ const FamilyTraits& read_family(const ConfigReader& reader) {
   });
   if (found == kFamilies.end()) {
     reader.fail("model_type", fmt::format("is {}, which is not supported; {}",
-                                          model::quoted(model_type), kSupported));
+                                          quote_name(model_type), kSupported));
   }
   return *found;
 }
@@ -74,7 +74,7 @@ void refuse_unsupported(const ConfigReader& reader) {
   const std::string activation = reader.text_or("hidden_act", "silu");
   if (activation != "silu") {
     reader.fail("hidden_act",
-                fmt::format("is {}; only \"silu\" is supported", model::quoted(activation)));
+                fmt::format("is {}; only \"silu\" is supported", quote_name(activation)));
   }
   if (reader.number_or("partial_rotary_factor", 0, 1, 1) != 1) {
     reader.fail("partial_rotary_factor", "is not 1; rotating a part of each head is not supported");
@@ -128,7 +128,7 @@ RopeScaling read_scaling(const ConfigReader& rope, int64_t max_positions) {
   if (type == "llama3") {
     return read_llama3_scaling(rope, max_positions);
   }
-  rope.fail(key, fmt::format("is {}, which is not supported; {}", model::quoted(type), kSupported));
+  rope.fail(key, fmt::format("is {}, which is not supported; {}", quote_name(type), kSupported));
 }
 
 /// Old layout: rope_theta beside rope_scaling; new layout: both inside rope_parameters.
