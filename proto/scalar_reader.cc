@@ -1,0 +1,217 @@
+#include "proto/scalar_reader.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "proto/json_text.h"
+#include "proto/nearest.h"
+#include "proto/schema.h"
+
+namespace headrace::proto {
+namespace {
+
+using google::protobuf::EnumValueDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using nlohmann::json;
+
+/// 2^63: the first floating-point value beyond int64.
+constexpr double kInt64End = 9223372036854775808.0;
+
+bool looks_like_number(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// What to do about a value of the wrong type, where that is obvious.
+std::string hint_for(const json& value, const FieldDescriptor& field) {
+  const bool wants_bool = field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL;
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    if (text == "auto") {
+      return "; this key has no \"auto\"";
+    }
+    const bool is_bool = text == "true" || text == "false" || text == "True" || text == "False";
+    if ((wants_bool && is_bool) || (!wants_bool && looks_like_number(text))) {
+      return "; remove the quotes";
+    }
+  }
+  if (wants_bool && value.is_number_integer() && (value == 0 || value == 1)) {
+    return fmt::format("; write {}", value == 1 ? "true" : "false");
+  }
+  return "";
+}
+
+[[noreturn]] void fail_type(const json& value, const FieldDescriptor& field,
+                            const std::string& path) {
+  throw InputError(fmt::format("{}: expected {}, got {}{}", path, type_text(field), describe(value),
+                               hint_for(value, field)));
+}
+
+void check_range(double number, const std::string& shown, const FieldDescriptor& field,
+                 const std::string& path) {
+  const KeyRule& rule = rule_of(field);
+  const bool inside =
+      (!rule.has_min() || number >= rule.min()) && (!rule.has_above() || number > rule.above()) &&
+      (!rule.has_max() || number <= rule.max()) && (!rule.has_below() || number < rule.below());
+  if (!inside) {
+    const std::string_view unit = unit_text(rule.unit());
+    throw InputError(fmt::format("{}: {} is out of range; the value must be {}{}{}", path, shown,
+                                 range_text(rule), unit.empty() ? "" : ", in ", unit));
+  }
+}
+
+int64_t integer_from(const json& value, const FieldDescriptor& field, const std::string& path) {
+  if (rule_of(field).size_text() && value.is_string()) {
+    return parse_bytes(value.get_ref<const std::string&>(), path).count();
+  }
+  if (!value.is_number()) {
+    fail_type(value, field, path);
+  }
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::trunc(number) != number) {
+      fail_type(value, field, path);
+    }
+    if (number >= kInt64End || number < -kInt64End) {
+      throw InputError(fmt::format("{}: {} does not fit in 64 bits", path, value.dump()));
+    }
+    return static_cast<int64_t>(number);
+  }
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    throw InputError(fmt::format("{}: {} does not fit in 64 bits", path, value.dump()));
+  }
+  return value.get<int64_t>();
+}
+
+void read_integer(const json& value, const FieldDescriptor& field, const std::string& path,
+                  Message& block) {
+  const int64_t number = integer_from(value, field, path);
+  check_range(static_cast<double>(number), value.is_string() ? describe(value) : value.dump(),
+              field, path);
+  const Reflection& fields = *block.GetReflection();
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+    fields.SetInt64(&block, &field, number);
+    return;
+  }
+  if (number > std::numeric_limits<int32_t>::max() ||
+      number < std::numeric_limits<int32_t>::min()) {
+    throw InputError(fmt::format("{}: {} does not fit in 32 bits", path, number));
+  }
+  fields.SetInt32(&block, &field, static_cast<int32_t>(number));
+}
+
+void read_double(const json& value, const FieldDescriptor& field, const std::string& path,
+                 Message& block) {
+  if (!value.is_number()) {
+    fail_type(value, field, path);
+  }
+  const auto number = value.get<double>();
+  if (!std::isfinite(number)) {
+    throw InputError(fmt::format("{}: the number is too large", path));
+  }
+  check_range(number, value.dump(), field, path);
+  if (field.is_repeated()) {
+    block.GetReflection()->AddDouble(&block, &field, number);
+  } else {
+    block.GetReflection()->SetDouble(&block, &field, number);
+  }
+}
+
+void read_enum(const json& value, const FieldDescriptor& field, const std::string& path,
+               Message& block) {
+  if (!value.is_string()) {
+    fail_type(value, field, path);
+  }
+  const auto& text = value.get_ref<const std::string&>();
+  const EnumValueDescriptor* found = find_value(*field.enum_type(), text);
+  if (found == nullptr) {
+    std::vector<std::string> names;
+    for (int i = 0; i < field.enum_type()->value_count(); ++i) {
+      names.push_back(field.enum_type()->value(i)->name());
+    }
+    const auto guess = nearest(text, names);
+    throw InputError(fmt::format("{}: expected {}, got {}{}", path, type_text(field),
+                                 describe(value),
+                                 guess ? fmt::format("; did you mean \"{}\"?", *guess) : ""));
+  }
+  if (!refusal_of(*found).empty()) {
+    throw InputError(
+        fmt::format("{}: {} is not supported: {}", path, found->name(), refusal_of(*found)));
+  }
+  block.GetReflection()->SetEnum(&block, &field, found);
+}
+
+void read_text(const json& value, const FieldDescriptor& field, const std::string& path,
+               Message& block) {
+  if (!value.is_string()) {
+    fail_type(value, field, path);
+  }
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.find('\0') != std::string::npos) {
+    throw InputError(fmt::format("{}: the text holds a zero character", path));
+  }
+  if (field.is_repeated()) {
+    block.GetReflection()->AddString(&block, &field, text);
+  } else {
+    block.GetReflection()->SetString(&block, &field, text);
+  }
+}
+
+}  // namespace
+
+void read_scalar(const json& value, const FieldDescriptor& field, const std::string& path,
+                 Message& block) {
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      if (!value.is_boolean()) {
+        fail_type(value, field, path);
+      }
+      block.GetReflection()->SetBool(&block, &field, value.get<bool>());
+      return;
+    case FieldDescriptor::CPPTYPE_INT32:
+    case FieldDescriptor::CPPTYPE_INT64:
+      read_integer(value, field, path, block);
+      return;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      read_double(value, field, path, block);
+      return;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      read_enum(value, field, path, block);
+      return;
+    case FieldDescriptor::CPPTYPE_STRING:
+      read_text(value, field, path, block);
+      return;
+    default:
+      throw InternalError(fmt::format("{}: the schema has a type that is not read", path));
+  }
+}
+
+void read_list(const json& value, const FieldDescriptor& field, const std::string& path,
+               Message& block) {
+  const KeyRule& rule = rule_of(field);
+  if (!value.is_array()) {
+    if (!rule.single_value()) {
+      fail_type(value, field, path);
+    }
+    read_scalar(value, field, path, block);
+    return;
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    read_scalar(value[i], field, fmt::format("{}[{}]", path, i), block);
+  }
+  if (rule.has_length() && value.size() != static_cast<size_t>(rule.length())) {
+    throw InputError(
+        fmt::format("{}: expected {}, got {} of them", path, type_text(field), value.size()));
+  }
+}
+
+}  // namespace headrace::proto
