@@ -1,0 +1,137 @@
+#include "scheduler/simulator.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <queue>
+
+#include "base/check.h"
+#include "scheduler/costs.h"
+
+namespace headrace::scheduler {
+
+namespace {
+
+/// One server per lane; a lane that becomes idle takes the earliest action of the list that is ready.
+class EventSimulation {
+ public:
+  EventSimulation(const CompileInput& input, const std::vector<Action>& actions)
+      : input_(input), actions_(actions), waiting_(actions.size()), successors_(actions.size()) {
+    times_.begin.resize(actions.size());
+    times_.end.resize(actions.size());
+    for (uint32_t i = 0; i < actions.size(); ++i) {
+      waiting_[i] = static_cast<uint32_t>(actions[i].after.size());
+      for (const uint32_t before : actions[i].after) {
+        HR_CHECK(before < i, "action {} depends on action {}", i, before);
+        successors_[before].push_back(i);
+      }
+    }
+  }
+
+  ActionTimes run() {
+    for (uint32_t i = 0; i < actions_.size(); ++i) {
+      if (actions_[i].after.empty()) { make_ready(i); }
+    }
+    start_idle_lanes();
+    while (!running_.empty()) {
+      now_ = running_.top().first;
+      while (!running_.empty() && running_.top().first <= now_) {
+        const uint32_t ended = running_.top().second;
+        running_.pop();
+        busy_[static_cast<size_t>(*lane_of(input_, actions_[ended]))] = false;
+        finish(ended);
+      }
+      start_idle_lanes();
+    }
+    HR_CHECK(finished_ == actions_.size(), "{} of {} actions ran", finished_, actions_.size());
+    return std::move(times_);
+  }
+
+ private:
+  using Event = std::pair<double, uint32_t>;
+
+  void make_ready(uint32_t action) {
+    const auto lane = lane_of(input_, actions_[action]);
+    if (lane) {
+      ready_[static_cast<size_t>(*lane)].push(action);
+    } else {
+      free_actions_.push_back(action);
+    }
+  }
+
+  void finish(uint32_t action) {
+    times_.end[action] = now_;
+    ++finished_;
+    for (const uint32_t next : successors_[action]) {
+      if (--waiting_[next] == 0) { make_ready(next); }
+    }
+  }
+
+  void start_idle_lanes() {
+    while (!free_actions_.empty()) {
+      const uint32_t action = free_actions_.back();
+      free_actions_.pop_back();
+      times_.begin[action] = now_;
+      finish(action);
+    }
+    for (size_t lane = 0; lane < ready_.size(); ++lane) {
+      if (busy_[lane] || ready_[lane].empty()) { continue; }
+      const uint32_t action = ready_[lane].top();
+      ready_[lane].pop();
+      busy_[lane] = true;
+      times_.begin[action] = now_;
+      running_.emplace(now_ + seconds_of(input_, actions_[action]), action);
+    }
+  }
+
+  const CompileInput& input_;
+  const std::vector<Action>& actions_;
+  std::vector<uint32_t> waiting_;
+  std::vector<std::vector<uint32_t>> successors_;
+  using MinHeap = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>>;
+  std::array<MinHeap, kLaneCount> ready_;
+  std::array<bool, kLaneCount> busy_{};
+  std::vector<uint32_t> free_actions_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> running_;
+  double now_ = 0;
+  size_t finished_ = 0;
+  ActionTimes times_;
+};
+
+}  // namespace
+
+ActionTimes simulate_actions(const CompileInput& input, const std::vector<Action>& actions) {
+  return EventSimulation(input, actions).run();
+}
+
+std::vector<Action> order_by_start(const CompileInput& input, std::vector<Action> actions) {
+  const ActionTimes times = simulate_actions(input, actions);
+  std::vector<uint32_t> order(actions.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return times.begin[a] < times.begin[b]; });
+  std::vector<uint32_t> rank(actions.size());
+  for (uint32_t i = 0; i < order.size(); ++i) { rank[order[i]] = i; }
+  std::vector<Action> sorted;
+  sorted.reserve(actions.size());
+  for (const uint32_t i : order) {
+    Action& action = sorted.emplace_back(std::move(actions[i]));
+    for (uint32_t& before : action.after) { before = rank[before]; }
+    std::sort(action.after.begin(), action.after.end());
+  }
+  return sorted;
+}
+
+Timeline simulate(const CompileInput& input, const Schedule& schedule) {
+  const ActionTimes times = simulate_actions(input, schedule.actions);
+  Timeline timeline;
+  for (uint32_t i = 0; i < schedule.actions.size(); ++i) {
+    const auto lane = lane_of(input, schedule.actions[i]);
+    if (lane) { timeline.spans.push_back({i, *lane, times.begin[i], times.end[i]}); }
+    timeline.seconds = std::max(timeline.seconds, times.end[i]);
+  }
+  return timeline;
+}
+
+}  // namespace headrace::scheduler

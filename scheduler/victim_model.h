@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "scheduler/next_use.h"
+#include "scheduler/schedule.h"
+#include "scheduler/slots.h"
+
+namespace headrace::scheduler {
+
+/// Facts about one evictable copy from which a policy makes its score. Seconds throughout.
+struct CopyFacts {
+  uint32_t next_use = NextUse::kNever;  ///< position, or kNever
+  uint32_t position = 0;                ///< of the current operation
+  int64_t last_use = 0;                 ///< grows with recency
+  double idle_from = 0;
+  double refetch_seconds = 0;  ///< to bring it back once it is gone
+  double flush_seconds = 0;    ///< to move it away first; zero unless it is the only copy
+  bool flush_is_due = false;   ///< that move has to happen in any case, now or later
+  bool in_host = false;        ///< a host copy of an object that has a device copy as well
+};
+
+/// How a policy values copies; the rest of compile() is common to all policies.
+class VictimModel {
+ public:
+  virtual ~VictimModel() = default;
+  virtual VictimScore score(const CopyFacts& facts) const = 0;
+  /// The stall as this policy sees it.
+  virtual StallModel stall(const StallModel& estimate) const = 0;
+  /// The trace position in the units of the scores.
+  virtual double now(uint32_t position) const = 0;
+};
+
+/// Farthest next use, weighed with the cost of coming back and against the stall of the transfer
+/// that waits for the slot: docs/scheduler.md, "Victims".
+class FarthestUse final : public VictimModel {
+ public:
+  explicit FarthestUse(const CompileInput& input);
+  VictimScore score(const CopyFacts& facts) const override;
+  StallModel stall(const StallModel& estimate) const override { return estimate; }
+  double now(uint32_t position) const override { return pace_[position]; }
+
+ private:
+  /// A running sum over the operations, continued into the next round.
+  static double at(const std::vector<double>& sums, uint32_t position);
+  bool stays_on_device(const CopyFacts& facts) const;
+
+  std::vector<double> pace_;          ///< seconds before each operation; the last entry is the round
+  std::vector<double> device_bytes_;  ///< bytes used on the device before each operation
+  double device_capacity_ = 0;        ///< for floating copies
+};
+
+/// Least recently used: the window whose most recently used copy is the oldest.
+class LeastRecentlyUsed final : public VictimModel {
+ public:
+  VictimScore score(const CopyFacts& facts) const override;
+  /// With these zeros the stall of a window is the last use of its latest copy.
+  StallModel stall(const StallModel& /*estimate*/) const override { return {}; }
+  double now(uint32_t /*position*/) const override { return 0; }
+};
+
+}  // namespace headrace::scheduler
