@@ -24,8 +24,9 @@ namespace headrace::tiers {
 ///   in_flight  | error      joins         error          error        error            error
 ///   valid      | error      joins (done)  ok             ok           ok               -> absent
 ///
-/// A lease or a transfer out pins the copy: drop is an error while pinned. A write lease makes the copies
-/// of the other tiers stale: they must be dropped before they are used again (reading one is an error).
+/// A lease or a transfer out pins the copy: drop is an error while pinned. A write lease makes the
+/// copies of the other tiers stale: they must be dropped before they are used again (reading one is
+/// an error).
 enum class CopyState : uint8_t { absent, empty, in_flight, valid, stale };
 
 struct ObjectSpec {
@@ -38,7 +39,8 @@ enum class LeaseMode : uint8_t { read, write, update };
 
 class TieredStore;
 
-/// Move-only pin of an object's bytes in a tier. Releasing a write or update lease publishes the new value.
+/// Move-only pin of an object's bytes in a tier. Releasing a write or update lease publishes the
+/// new value.
 class Lease {
  public:
   Lease() = default;
@@ -68,15 +70,16 @@ struct TierTraffic {
 };
 
 /// Objects in the tiers: where each copy lies, in which state, and the movement between adjacent
-/// tiers. It carries out decisions (offsets are given); it takes none. Misuse is an InternalError that names
-/// object, tier and state. Thread-safe. Lock order: TieredStore, then Arena.
+/// tiers. It carries out decisions (offsets are given); it takes none. Misuse is an InternalError
+/// that names object, tier and state. Thread-safe. Lock order: TieredStore, then Arena.
 class TieredStore {
  public:
   struct Parts {
     Arena* device_arena = nullptr;  ///< null: no device tier
     Arena* host_arena = nullptr;
-    std::shared_ptr<ExtentStore> extents;     ///< null: no nvme tier
-    device::Stream* host_to_device = nullptr;  ///< used by one caller at a time under the store's lock
+    std::shared_ptr<ExtentStore> extents;  ///< null: no nvme tier
+    device::Stream* host_to_device =
+        nullptr;  ///< used by one caller at a time under the store's lock
     device::Stream* device_to_host = nullptr;
   };
   explicit TieredStore(const Parts& parts);

@@ -1,0 +1,100 @@
+#include "tiers/data_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "tiers/run_directory.h"
+
+namespace headrace::tiers {
+
+DataFiles::DataFiles(Options options, std::shared_ptr<aio::IoEngine> io)
+    : options_(std::move(options)), io_(std::move(io)) {}
+
+DataFiles::~DataFiles() {
+  for (uint32_t n = 0; n < files_.size(); ++n) {
+    try {
+      io_->close(files_[n].id);
+    } catch (const std::exception& error) {
+      log_warning("closing {}: {}", path(n), error.what());
+    }
+    if (!keep_ && ::unlink(path(n).c_str()) != 0) {
+      log_warning("removing {}: {}", path(n), std::generic_category().message(errno));
+    }
+  }
+}
+
+std::optional<DataFiles::Place> DataFiles::take(Bytes length) {
+  for (uint32_t n = 0; n < files_.size(); ++n) {
+    if (const auto offset = files_[n].free.take(length)) {
+      return Place{n, *offset};
+    }
+  }
+  return std::nullopt;
+}
+
+void DataFiles::give_back(Place place, Bytes length) {
+  files_.at(place.file).free.give_back(place.offset, length);
+}
+
+bool DataFiles::grow_for(Bytes length, Bytes at_most) {
+  HR_CHECK(length <= options_.file_size_max, "a range of {} bytes in files of at most {}", length,
+           options_.file_size_max);
+  const auto needed_in = [&](const File& file) {
+    return length - file.free.gap_before(file.size.count());
+  };
+  const bool fits_last =
+      !files_.empty() && files_.back().size + needed_in(files_.back()) <= options_.file_size_max;
+  if ((fits_last ? needed_in(files_.back()) : length) > at_most) {
+    return false;
+  }
+  if (!fits_last) {
+    open_next();
+  }
+  File& file = files_.back();
+  const Bytes needed = needed_in(file);
+  const Bytes room = std::min(at_most, options_.file_size_max - file.size);
+  const Bytes wanted = std::max(needed, std::min(options_.growth_step, room));
+  const Bytes grown = allocate(file.id, file.size, needed, wanted);
+  file.free.give_back(file.size.count(), grown);
+  file.size += grown;
+  return true;
+}
+
+Bytes DataFiles::allocate(aio::FileId file, Bytes old_size, Bytes needed, Bytes wanted) {
+  try {
+    io_->allocate(file, old_size + wanted);
+    return wanted;
+  } catch (const IoError& error) {
+    if (error.where().error_number != ENOSPC || needed == wanted) {
+      throw;
+    }
+  }
+  io_->allocate(file, old_size + needed);
+  return needed;
+}
+
+void DataFiles::open_next() {
+  const auto number = static_cast<uint32_t>(files_.size());
+  files_.push_back({io_->open(path(number), true), Bytes(0), {}});
+  sync_directory(options_.directory);
+}
+
+Bytes DataFiles::allocated() const {
+  Bytes sum;
+  for (const File& file : files_) {
+    sum += file.size;
+  }
+  return sum;
+}
+
+std::string DataFiles::path(uint32_t file) const {
+  return fmt::format("{}/data-{}", options_.directory, file);
+}
+
+}  // namespace headrace::tiers

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/io.h"
+#include "base/units.h"
+#include "tiers/free_space_map.h"
+
+namespace headrace::tiers {
+
+/// The data files data-0, data-1, ... of one run directory and the free space in them. Creates,
+/// grows (preallocated) and closes them; removes them in the destructor unless keep() was called.
+/// Not thread-safe: the extent allocator's lock guards it. Lengths are multiples of 4096.
+class DataFiles {
+ public:
+  struct Options {
+    std::string directory;
+    Bytes growth_step;
+    Bytes file_size_max{int64_t{1} << 40};  ///< the next file is begun beyond it
+  };
+  struct Place {
+    uint32_t file = 0;  ///< n of data-n
+    int64_t offset = 0;
+  };
+
+  DataFiles(Options options, std::shared_ptr<aio::IoEngine> io);
+  DataFiles(const DataFiles&) = delete;
+  DataFiles& operator=(const DataFiles&) = delete;
+  ~DataFiles();
+
+  std::optional<Place> take(Bytes length);
+  void give_back(Place place, Bytes length);
+  /// Makes room for one range of `length` bytes by growing by `growth_step`, or by less where
+  /// at_most or the disk are tighter. False if that takes more than `at_most` bytes. IoError
+  /// (ENOSPC) when the disk is full; nothing has changed then.
+  bool grow_for(Bytes length, Bytes at_most);
+
+  Bytes allocated() const;
+  aio::FileId id(uint32_t file) const { return files_.at(file).id; }
+  std::string path(uint32_t file) const;
+  void keep() { keep_ = true; }
+
+ private:
+  struct File {
+    aio::FileId id{};
+    Bytes size;
+    FreeSpaceMap free;
+  };
+  /// Grows to `wanted` more bytes, or to `needed` if the disk has no room for that.
+  Bytes allocate(aio::FileId file, Bytes old_size, Bytes needed, Bytes wanted);
+  void open_next();
+
+  Options options_;
+  std::shared_ptr<aio::IoEngine> io_;
+  std::vector<File> files_;
+  bool keep_ = false;
+};
+
+}  // namespace headrace::tiers

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+#include "base/units.h"
+
+namespace headrace::tiers {
+
+/// The process's memory for one plan: one anonymous mapping, page aligned, zero, with huge pages
+/// where the system gives them. On a machine with several NUMA nodes it is bound to `numa_node`, or
+/// spread over all nodes. Owns the mapping. Immutable, so any thread may use it.
+class HostMemory {
+ public:
+  /// `pin` locks the pages in memory, which also takes them at once; a refusal is logged once with
+  /// what it costs. CapacityError if less than `size` can be had now; InputError for a node that
+  /// does not exist.
+  explicit HostMemory(Bytes size, bool pin, std::optional<int> numa_node = std::nullopt);
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  ~HostMemory();
+
+  std::byte* data() const { return data_; }
+  Bytes size() const { return size_; }
+  std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(size_.count())}; }
+  bool is_pinned() const { return is_pinned_; }
+
+ private:
+  size_t mapped_size() const;
+  void bind(std::optional<int> numa_node);
+  void pin();
+
+  std::byte* data_ = nullptr;
+  Bytes size_;
+  bool is_pinned_ = false;
+};
+
+}  // namespace headrace::tiers

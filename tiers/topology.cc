@@ -1,0 +1,40 @@
+#include "tiers/topology.h"
+
+#include "base/check.h"
+#include "tiers/hwloc_topology.h"
+
+namespace headrace::tiers {
+
+HwlocTopology load_hwloc_topology() {
+  hwloc_topology_t made = nullptr;
+  HR_CHECK(hwloc_topology_init(&made) == 0, "hwloc cannot be initialized");
+  HwlocTopology topology(made);
+  hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE);
+  hwloc_topology_set_type_filter(made, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+  hwloc_topology_set_flags(
+      made, HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM | HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING);
+  HR_CHECK(hwloc_topology_load(made) == 0, "hwloc cannot read the machine's topology");
+  return topology;
+}
+
+Topology detect_topology() {
+  const HwlocTopology hwloc = load_hwloc_topology();
+  const auto cores_in = [&](hwloc_const_cpuset_t cpus) {
+    return hwloc_get_nbobjs_inside_cpuset_by_type(hwloc.get(), cpus, HWLOC_OBJ_CORE);
+  };
+  Topology topology;
+  topology.cores = hwloc_get_nbobjs_by_type(hwloc.get(), HWLOC_OBJ_CORE);
+  topology.hardware_threads = hwloc_get_nbobjs_by_type(hwloc.get(), HWLOC_OBJ_PU);
+  if (topology.cores <= 0) {  // virtual machines may not tell
+    topology.cores = topology.hardware_threads;
+  }
+  hwloc_obj_t node = nullptr;
+  while ((node = hwloc_get_next_obj_by_type(hwloc.get(), HWLOC_OBJ_NUMANODE, node)) != nullptr) {
+    topology.numa_nodes.push_back({static_cast<int>(node->os_index),
+                                   Bytes(static_cast<int64_t>(node->attr->numanode.local_memory)),
+                                   cores_in(node->cpuset)});
+  }
+  return topology;
+}
+
+}  // namespace headrace::tiers

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace headrace::tiers {
+
+struct NumaNode {
+  int os_index = 0;
+  Bytes memory;
+  int cores = 0;
+};
+
+/// The part of the machine that this process may use.
+struct Topology {
+  int cores = 0;             ///< physical
+  int hardware_threads = 0;  ///< logical CPUs
+  std::vector<NumaNode> numa_nodes;
+};
+
+/// Asks hwloc. InternalError if it fails.
+Topology detect_topology();
+
+/// What bounds the memory and disk space of this process now.
+struct MachineLimits {
+  Bytes memory_total;
+  Bytes memory_available;             ///< MemAvailable: of the whole machine
+  std::optional<Bytes> cgroup_limit;  ///< the tightest limit on this process; empty: none
+  Bytes cgroup_usage;                 ///< of that group, page cache that can be dropped not counted
+  std::optional<Bytes> memlock_limit;  ///< empty: unlimited
+  Bytes disk_free;                     ///< for this user, on the filesystem of the path
+
+  /// What the process can still take: the smaller of the machine's and the group's rest.
+  Bytes memory_usable() const;
+};
+
+/// `path`: a folder whose filesystem's free space is asked; its nearest existing parent counts.
+/// Reads /proc and /sys below `root`. IoError where /proc/meminfo or the path cannot be read;
+/// missing cgroup files mean no limit.
+MachineLimits machine_limits(const std::string& path, const std::string& root = "");
+
+}  // namespace headrace::tiers
