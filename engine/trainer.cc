@@ -52,11 +52,12 @@ class Training {
         observer_(observer),
         reader_(job.model_folder),
         data_(open_data()),
-        engine_((check_input(), reader_.config()), make_engine_options(settings, job.seq)),
+        options_(make_engine_options(settings, job.seq)),
+        engine_(reader_.config(), options_),
         schedule_(make_lr_options(settings)),
         scaler_(make_loss_scaler_options(settings)),
         metrics_(prepare_output() + "/metrics.jsonl") {
-    say(describe(engine_.plan(), make_engine_options(settings, job.seq).memory));
+    say(describe(engine_.plan(), options_.memory));
     if (!engine_.io_description().empty()) {
       say("nvme I/O: " + engine_.io_description());
     }
@@ -74,6 +75,7 @@ class Training {
     }
     save();
     summary_.seconds = seconds_since(begin);
+    summary_.host_budget = options_.memory.host_memory;
     summary_.device_high_water = engine_.device_high_water();
     summary_.host_high_water = engine_.host_high_water();
     summary_.bytes_on_disk = engine_.bytes_on_disk();
@@ -82,7 +84,10 @@ class Training {
   }
 
  private:
+  /// Checks model and data against each other before anything is allocated.
   std::unique_ptr<model::TokenData> open_data() const {
+    model::check_sequence_length(reader_.config(), job_.seq);
+    reader_.check(model::module_specs(reader_.config()));
     model::TokenDataOptions options;
     options.seq = job_.seq;
     options.vocab_size = reader_.config().vocab_size;
@@ -90,22 +95,18 @@ class Training {
     options.validation_fraction = job_.validation_fraction;
     options.byte_level = model::is_byte_level(job_.model_folder);
     options.shuffle = job_.shuffle;
-    return model::TokenData::open(job_.data_path, options);
-  }
-
-  void check_input() const {
-    model::check_sequence_length(reader_.config(), job_.seq);
-    reader_.check(model::module_specs(reader_.config()));
-    if (data_->training_sequences() == 0) {
+    auto data = model::TokenData::open(job_.data_path, options);
+    if (data->training_sequences() == 0) {
       throw InputError(
           fmt::format("{} holds no training sequence of {} tokens", job_.data_path, job_.seq));
     }
-    if (job_.eval_steps > 0 && data_->validation_sequences() < settings_.micro_batch_size) {
+    if (job_.eval_steps > 0 && data->validation_sequences() < settings_.batch.micro) {
       throw InputError(
           fmt::format("--eval-steps needs at least {} held-out sequences, but there are {}; raise "
                       "--validation-fraction",
-                      settings_.micro_batch_size, data_->validation_sequences()));
+                      settings_.batch.micro, data->validation_sequences()));
     }
+    return data;
   }
 
   std::string prepare_output() const {
@@ -145,9 +146,9 @@ class Training {
 
   std::vector<model::TokenBatch> next_batches() {
     std::vector<model::TokenBatch> batches;
-    for (int64_t m = 0; m < settings_.gradient_accumulation_steps; ++m) {
-      batches.push_back(data_->training_batch(next_sequence_, settings_.micro_batch_size));
-      next_sequence_ += settings_.micro_batch_size;
+    for (int64_t m = 0; m < settings_.batch.accumulation_steps; ++m) {
+      batches.push_back(data_->training_batch(next_sequence_, settings_.batch.micro));
+      next_sequence_ += settings_.batch.micro;
     }
     return batches;
   }
@@ -162,7 +163,8 @@ class Training {
     numbers.optimizer.lr = schedule_.lr_at(updates_);
     numbers.loss_scale = scaler_.scale();
     numbers.gradient_clipping = settings_.gradient_clipping;
-    numbers.micro_batches = settings_.gradient_accumulation_steps;
+    numbers.check_finite = settings_.skip_nonfinite_steps;
+    numbers.micro_batches = settings_.batch.accumulation_steps;
 
     StepReport report;
     report.engine = engine_.train_step(batches, numbers);
@@ -176,8 +178,7 @@ class Training {
     report.loss_scale = numbers.loss_scale;
     report.skipped = numbers.skipped;
     report.seconds = seconds_since(begin);
-    const int64_t tokens =
-        job_.seq * settings_.micro_batch_size * settings_.gradient_accumulation_steps;
+    const int64_t tokens = job_.seq * settings_.batch.micro * settings_.batch.accumulation_steps;
     report.tokens_per_second = static_cast<double>(tokens) / report.seconds;
     // Data, schedule and bookkeeping outside the schedule's run.
     TimeSplit& split = report.engine.run.split;
@@ -220,12 +221,11 @@ class Training {
 
   void evaluate(int64_t step) {
     const int64_t batches =
-        std::min(job_.eval_batches, data_->validation_sequences() / settings_.micro_batch_size);
+        std::min(job_.eval_batches, data_->validation_sequences() / settings_.batch.micro);
     double loss_sum = 0;
     int64_t counted = 0;
     for (int64_t i = 0; i < batches; ++i) {
-      const auto batch =
-          data_->validation_batch(i * settings_.micro_batch_size, settings_.micro_batch_size);
+      const auto batch = data_->validation_batch(i * settings_.batch.micro, settings_.batch.micro);
       loss_sum += engine_.evaluate(batch);
       counted += batch.counted_labels;
     }
@@ -253,6 +253,7 @@ class Training {
   const TrainObserver& observer_;
   model::CheckpointReader reader_;
   std::unique_ptr<model::TokenData> data_;
+  EngineOptions options_;
   Engine engine_;
   LrSchedule schedule_;
   LossScaler scaler_;

@@ -49,6 +49,7 @@ struct TrainSummary {
   int64_t tokens = 0;
   tiers::TierTraffic traffic;
   TimeSplit split;
+  Bytes host_budget;
   Bytes device_high_water;
   Bytes host_high_water;
   Bytes peak_rss;

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/units.h"
+
+// What a run will do, after ds_config.json, the command line and the "auto" rules have been put
+// together by resolve() (engine/config/resolve.h). Plain values.
+
+namespace headrace::engine {
+
+/// train = micro * accumulation_steps * ranks.
+struct BatchSettings {
+  int64_t train = 1;  ///< sequences per optimizer step, over all ranks
+  int64_t micro = 1;  ///< sequences per forward and backward pass of one rank
+  int64_t accumulation_steps = 1;
+};
+
+/// Adam or AdamW.
+struct OptimizerSettings {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool bias_correction = true;
+  bool decoupled_weight_decay = true;  ///< AdamW; false: L2 term in the gradient
+};
+
+enum class SchedulerKind : uint8_t { constant, warmup, warmup_decay, warmup_cosine };
+enum class WarmupShape : uint8_t { logarithmic, linear };
+
+/// Fields that the kind does not use keep their defaults.
+struct SchedulerSettings {
+  SchedulerKind kind = SchedulerKind::constant;
+  double warmup_min_lr = 0;  ///< warmup, warmup_decay
+  double warmup_max_lr = 0;  ///< warmup, warmup_decay; the optimizer's lr where not given
+  int64_t warmup_steps = 0;
+  WarmupShape warmup_shape = WarmupShape::logarithmic;
+  int64_t total_steps = 0;      ///< warmup_decay, warmup_cosine
+  double warmup_min_ratio = 0;  ///< warmup_cosine: share of the optimizer's lr
+  double cos_min_ratio = 1e-4;  ///< warmup_cosine
+};
+
+/// Static 1 unless training in fp16.
+struct LossScaleSettings {
+  bool dynamic = false;
+  double initial = 1;  ///< static: the scale
+  double min = 1;
+  int64_t window_steps = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+};
+
+enum class OffloadDevice : uint8_t { none, cpu, nvme };
+
+struct OffloadSettings {
+  int zero_stage = 0;
+  OffloadDevice weights = OffloadDevice::none;
+  OffloadDevice optimizer = OffloadDevice::none;
+  OffloadDevice activations = OffloadDevice::none;  ///< slowest tier they may go to
+  bool pin_memory = true;                           ///< where a GPU is present
+  Elements sub_group{1'000'000'000};                ///< updated at a time, per rank
+  /// Folders for files; empty only where nothing may go to nvme.
+  std::vector<std::string> nvme_paths;
+
+  bool uses_nvme() const {
+    return weights == OffloadDevice::nvme || optimizer == OffloadDevice::nvme ||
+           activations == OffloadDevice::nvme;
+  }
+};
+
+/// DeepSpeed's residency rules. Read by the liveness policy only.
+struct LivenessSettings {
+  Elements prefetch_bucket{50'000'000};
+  Elements persistence_threshold{100'000};
+  Elements model_persistence_threshold{INT64_MAX};
+  Elements max_live{1'000'000'000};
+  Elements max_reuse_distance{1'000'000'000};
+};
+
+/// Unset: from what the machine has free.
+struct BudgetSettings {
+  std::optional<Bytes> device;
+  std::optional<Bytes> host;
+  std::optional<Bytes> nvme;  ///< unset: no limit but the free space
+};
+
+enum class IoBackendChoice : uint8_t { automatic, io_uring, thread_pool };
+
+struct AioSettings {
+  Bytes block_size{1 << 20};
+  int queue_depth = 8;  ///< requests in flight per thread
+  int threads = 1;      ///< a ring needs none: there it multiplies queue_depth
+  IoBackendChoice backend = IoBackendChoice::automatic;
+  bool verify_reads = true;
+
+  int requests_in_flight() const { return queue_depth * threads; }
+};
+
+enum class PolicyKind : uint8_t { optimal, lru };
+/// Tier in which operations find their objects.
+enum class ComputePlace : uint8_t { host, device };
+
+struct Settings {
+  BatchSettings batch;
+  DType dtype = DType::f32;  ///< of weights, activations and fresh gradients
+  OptimizerSettings optimizer;
+  SchedulerSettings scheduler;
+  LossScaleSettings loss_scale;
+  double gradient_clipping = 1;      ///< largest global norm; 0: off
+  bool skip_nonfinite_steps = true;  ///< a step whose gradients are not finite changes nothing
+  int64_t max_skipped_steps = 100;   ///< in a row, then the training stops
+  OffloadSettings offload;
+  LivenessSettings liveness;
+  BudgetSettings budgets;
+  AioSettings aio;
+  PolicyKind policy = PolicyKind::optimal;
+  ComputePlace compute = ComputePlace::host;
+  int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time
+  Bytes max_shard_size{5'000'000'000};
+  uint64_t seed = 42;
+  std::string run_id;                      ///< empty: to be made
+  std::optional<int64_t> steps_per_print;  ///< unset: the command's choice
+  bool wall_clock_breakdown = false;
+};
+
+}  // namespace headrace::engine

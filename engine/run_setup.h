@@ -1,0 +1,18 @@
+#pragma once
+
+#include "engine/config/settings.h"
+#include "engine/engine.h"
+#include "engine/optimizer/adamw.h"
+#include "engine/optimizer/loss_scaler.h"
+#include "engine/optimizer/lr_schedule.h"
+
+namespace headrace::engine {
+
+/// Connects the resolved settings with the parts that act on them. Budgets that are not set come
+/// from the machine: host memory from cgroup limit and free memory, disk from the free space.
+EngineOptions make_engine_options(const Settings& settings, int64_t seq);
+LrScheduleOptions make_lr_options(const Settings& settings);
+LossScalerOptions make_loss_scaler_options(const Settings& settings);
+AdamWOptions make_adamw_options(const Settings& settings);
+
+}  // namespace headrace::engine

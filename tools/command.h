@@ -1,0 +1,19 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+
+namespace headrace::tools {
+
+/// Each adds its subcommand to the application. When the command line chose it, its callback does
+/// the work and throws headrace::Error on failure.
+void add_train(CLI::App& app);
+void add_init_model(CLI::App& app);
+void add_probe(CLI::App& app);
+
+/// Set by the first SIGINT or SIGTERM once watch_signals() was called; the second one ends the
+/// process.
+const std::atomic<bool>& stop_requested();
+void watch_signals();
+
+}  // namespace headrace::tools

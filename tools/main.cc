@@ -1,0 +1,44 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "base/error.h"
+#include "tools/command.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app{"Headrace trains models whose training state does not fit in memory"};
+  app.set_version_flag("--version", HEADRACE_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 done, 2 usage, 3 bad input, 4 does not fit, 5 I/O failure, 70 internal "
+      "error,\n"
+      "130 interrupted (state saved).");
+  headrace::tools::add_train(app);
+  headrace::tools::add_init_model(app);
+  headrace::tools::add_probe(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool wanted = error.get_exit_code() == 0;
+    app.exit(error);
+    return wanted ? 0 : headrace::exit_code(headrace::ErrorKind::usage);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const headrace::Error& error) {
+    fmt::print(stderr, "headrace: {}\n", error.what());
+    return headrace::exit_code(error.kind());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "headrace: internal error: {}; please report it\n", error.what());
+    return headrace::exit_code(headrace::ErrorKind::internal);
+  }
+}

@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/config/resolve.h"
+#include "engine/metrics_log.h"
+#include "engine/trainer.h"
+#include "proto/config_parser.h"
+#include "tools/command.h"
+#include "tools/progress.h"
+
+namespace headrace::tools {
+
+namespace {
+
+struct Arguments {
+  engine::TrainJob job;
+  std::string config;
+  std::string device_memory;
+  std::string host_memory;
+  std::string nvme_budget;
+  engine::ResolveContext context;
+  bool no_shuffle = false;
+};
+
+/// Prints what the trainer reports.
+class Console {
+ public:
+  engine::TrainObserver observer() {
+    engine::TrainObserver observer;
+    observer.message = [](const std::string& text) { fmt::print("{}\n", text); };
+    observer.progress = [this](const std::string& what, int64_t done, int64_t total) {
+      if (what != title_) {
+        progress_.reset();
+        progress_ = std::make_unique<Progress>(what, total);
+        title_ = what;
+      }
+      progress_->update(done);
+    };
+    observer.step = [this](const engine::StepReport& report, int64_t steps) {
+      print_step(report, steps);
+    };
+    observer.evaluation = [this](int64_t step, double loss) {
+      clear_bar();
+      fmt::print("step {:>5}  validation loss {:.4f}\n", step, loss);
+    };
+    return observer;
+  }
+
+  void set_steps_per_print(int64_t steps) { steps_per_print_ = std::max<int64_t>(steps, 1); }
+  void finish() { progress_.reset(); }
+
+ private:
+  void clear_bar() {
+    if (progress_ != nullptr) {
+      progress_->clear();
+    }
+    std::fflush(stdout);
+  }
+
+  void print_step(const engine::StepReport& report, int64_t steps) {
+    if (title_ != "training") {
+      progress_.reset();
+      progress_ = std::make_unique<Progress>("training", steps);
+      title_ = "training";
+    }
+    if (report.step == 1 || report.step == steps || report.step % steps_per_print_ == 0) {
+      clear_bar();
+      const engine::Binding binding = engine::binding_of(report.engine.run);
+      fmt::print(
+          "step {:>5}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:>7.0f} tokens/s  {} {:.0f} "
+          "%{}\n",
+          report.step, report.loss, report.gradient_norm, report.learning_rate,
+          report.tokens_per_second, scheduler::to_string(binding.lane), binding.share * 100,
+          report.skipped ? fmt::format("  skipped (loss scale {:g})", report.loss_scale) : "");
+      std::fflush(stdout);
+    }
+    progress_->update(report.step);
+  }
+
+  std::unique_ptr<Progress> progress_;
+  std::string title_;
+  int64_t steps_per_print_ = 1;
+};
+
+void print_split(const engine::TimeSplit& split) {
+  const double total = std::max(split.total, 1e-9);
+  fmt::print(
+      "  time             compute {:.0f} %, CPU optimizer {:.0f} %, waiting for: nvme read {:.0f} "
+      "%, "
+      "nvme write {:.0f} %, host-device copy {:.0f} %; other {:.0f} %\n",
+      100 * split.compute / total, 100 * split.cpu_optimizer / total, 100 * split.nvme_read / total,
+      100 * split.nvme_write / total, 100 * (split.host_to_device + split.device_to_host) / total,
+      100 * split.other / total);
+}
+
+void print_summary(const engine::TrainSummary& summary, const engine::Settings& settings) {
+  fmt::print("Summary\n");
+  fmt::print("  steps            {} ({} skipped), {} tokens in {}\n", summary.steps,
+             summary.skipped_steps, format_count(static_cast<double>(summary.tokens)),
+             format_duration(summary.seconds));
+  fmt::print(
+      "  loss             {:.4f} -> {:.4f}{}\n", summary.first_loss, summary.last_loss,
+      summary.validation_loss ? fmt::format(", validation {:.4f}", *summary.validation_loss) : "");
+  const auto bytes = [](int64_t count) { return format_bytes(Bytes(count)); };
+  fmt::print(
+      "  tier traffic     nvme read {}, nvme write {}, host to device {}, device to host {}\n",
+      bytes(summary.traffic.nvme_read), bytes(summary.traffic.nvme_write),
+      bytes(summary.traffic.host_to_device), bytes(summary.traffic.device_to_host));
+  print_split(summary.split);
+  const Bytes budget = settings.budgets.device.value_or(Bytes(0)) + summary.host_budget;
+  fmt::print(
+      "  peak memory      {} resident; budgets {} (device {}, host {}), arenas used {} and {}\n",
+      format_bytes(summary.peak_rss), format_bytes(budget),
+      format_bytes(settings.budgets.device.value_or(Bytes(0))), format_bytes(summary.host_budget),
+      format_bytes(summary.device_high_water), format_bytes(summary.host_high_water));
+  fmt::print("  on nvme          {}\n", format_bytes(summary.bytes_on_disk));
+}
+
+void run(Arguments arguments) {
+  engine::ResolveContext& context = arguments.context;
+  const auto size = [](const std::string& text, const char* flag) -> std::optional<Bytes> {
+    if (text.empty() || text == "auto") {
+      return std::nullopt;
+    }
+    return parse_bytes(text, flag);
+  };
+  context.device_memory = size(arguments.device_memory, "--device-memory");
+  context.host_memory = size(arguments.host_memory, "--host-memory");
+  context.nvme_budget = size(arguments.nvme_budget, "--nvme-budget");
+  context.total_steps = arguments.job.steps;
+  const model::CheckpointReader reader(arguments.job.model_folder);
+  context.hidden_size = reader.config().hidden_size;
+  arguments.job.shuffle = !arguments.no_shuffle;
+
+  const proto::ParsedConfig parsed = proto::load_config(arguments.config);
+  const engine::Resolution resolution = engine::resolve(parsed.config, context, arguments.config);
+  for (const auto* notes : {&parsed.notes, &resolution.notes}) {
+    for (const proto::Note& note : *notes) {
+      log_message(LogLevel::info, note.text);
+    }
+  }
+
+  watch_signals();
+  Console console;
+  console.set_steps_per_print(resolution.settings.steps_per_print.value_or(1));
+  const engine::TrainSummary summary =
+      engine::train(arguments.job, resolution.settings, console.observer(), stop_requested());
+  console.finish();
+  print_summary(summary, resolution.settings);
+  fmt::print("  model            {}\n", arguments.job.output_folder);
+  if (summary.interrupted) {
+    throw InterruptedError(
+        fmt::format("stopped after step {} of {}; the weights are saved. Go on from them with "
+                    "--model {} (the optimizer "
+                    "state starts anew)",
+                    summary.steps, arguments.job.steps, arguments.job.output_folder));
+  }
+}
+
+void add_job_options(CLI::App& command, Arguments& arguments) {
+  engine::TrainJob& job = arguments.job;
+  command.add_option("--model", job.model_folder, "Hugging Face model folder")->required();
+  command
+      .add_option("--data", job.data_path,
+                  "Token file (.bin, .safetensors), or plain text for byte-level models")
+      ->required();
+  command.add_option("--config", arguments.config, "ds_config.json")->required();
+  command
+      .add_option("--output", job.output_folder, "Folder for the trained model and metrics.jsonl")
+      ->required();
+  command.add_option("--steps", job.steps, "Optimizer steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--seq-len", job.seq, "Tokens per sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      .add_option("--eval-steps", job.eval_steps, "Print the validation loss every so many steps")
+      ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--validation-fraction", job.validation_fraction, "Share of the data held out")
+      ->check(CLI::Range(0.0, 0.9));
+  command.add_flag("--no-shuffle", arguments.no_shuffle,
+                   "Take the sequences in the order of the file");
+}
+
+void add_setting_options(CLI::App& command, Arguments& arguments) {
+  engine::ResolveContext& context = arguments.context;
+  command.add_option("--device-memory", arguments.device_memory,
+                     "Device budget, such as 64MiB; without a GPU it is emulated");
+  command.add_option("--host-memory", arguments.host_memory, "Host budget, such as 256MiB");
+  command.add_option("--nvme-path", context.nvme_paths,
+                     "Folder for state on NVMe; several: striped");
+  command.add_option("--nvme-budget", arguments.nvme_budget, "Most bytes on NVMe");
+  command.add_option("--micro-batch", context.micro_batch, "train_micro_batch_size_per_gpu");
+  command.add_option("--gradient-accumulation", context.accumulation_steps,
+                     "gradient_accumulation_steps");
+  command.add_option("--lr", context.lr, "Learning rate");
+  command.add_option("--warmup-steps", context.warmup_steps, "For an \"auto\" scheduler");
+  command.add_option("--seed", context.seed, "Seed of the data order");
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("train", "Fine-tune a model through the tiers");
+  add_job_options(*command, *arguments);
+  add_setting_options(*command, *arguments);
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace headrace::tools
