@@ -109,43 +109,59 @@ Placement make_placement(const MemoryRequest& request) {
   return placement;
 }
 
-MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
-                            const model::BatchShape& shape, const NetworkNeeds& needs,
-                            const WorkEstimate& work, const MemoryRequest& request) {
+namespace {
+
+/// What make_memory_plan works on, so that it can be tried with several shard sizes.
+struct PlanInput {
+  const model::ModelConfig& config;
+  DType dtype;
+  const model::BatchShape& shape;
+  const NetworkNeeds& needs;
+  const WorkEstimate& work;
+  const MemoryRequest& request;
+};
+
+Bytes round_down(Bytes size) {
+  return Bytes(size.count() / kSlotAlignment.count() * kSlotAlignment.count());
+}
+
+/// Layout and traces for one shard size, with the smallest device budget.
+MemoryPlan lay_out(const PlanInput& input, Elements shard_max) {
   MemoryPlan plan;
-  plan.tokens =
-      align_up(bytes_for(Elements(shape.tokens()) * 2, DType::i32) + Bytes(64), kSlotAlignment);
-  plan.workspace = align_up(needs.workspace, kSlotAlignment);
-  plan.constants = align_up(needs.constants, kSlotAlignment);
-  const Placement placement = make_placement(request);
-  const bool has_device = placement.compute == Tier::device;
-  const Bytes host_fixed = has_device ? Bytes(0) : plan.fixed_bytes();
-
+  plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
+                         kSlotAlignment);
+  plan.workspace = align_up(input.needs.workspace, kSlotAlignment);
+  plan.constants = align_up(input.needs.constants, kSlotAlignment);
   LayoutOptions options;
-  options.dtype = dtype;
-  options.placement = placement;
-  options.tokens = shape.tokens();
+  options.dtype = input.dtype;
+  options.placement = make_placement(input.request);
+  options.tokens = input.shape.tokens();
   options.alignment = kSlotAlignment;
-  options.shard_max = choose_shard(request, std::max(Bytes(0), request.host_memory - host_fixed));
-  plan.layout = make_layout(config, options);
-  plan.training = make_training_trace(plan.layout, request.micro_batches, work);
-  plan.evaluation = make_evaluation_trace(plan.layout, work);
-  plan.load = make_load_trace(plan.layout, work);
-  plan.save = make_save_trace(plan.layout, work);
+  options.shard_max = shard_max;
+  plan.layout = make_layout(input.config, options);
+  plan.training = make_training_trace(plan.layout, input.request.micro_batches, input.work);
+  plan.evaluation = make_evaluation_trace(plan.layout, input.work);
+  plan.load = make_load_trace(plan.layout, input.work);
+  plan.save = make_save_trace(plan.layout, input.work);
   plan.homes = pack_homes(plan.layout);
-
-  const Bytes everything = slot_sum(plan.layout, std::nullopt);
-  if (has_device) {
+  if (plan.has_device()) {
     Bytes arena;
     for (const auto* trace : all_traces(plan)) {
       arena = std::max(
           arena, scheduler::minimum_device_budget(*trace, plan.layout.objects, kSlotAlignment));
     }
     plan.minimum_device = plan.fixed_bytes() + arena;
-    require(*request.device_memory, plan.minimum_device, Tier::device, request);
-    plan.device_arena = std::min(everything, *request.device_memory - plan.fixed_bytes());
-    plan.device_arena =
-        Bytes(plan.device_arena.count() / kSlotAlignment.count() * kSlotAlignment.count());
+  }
+  return plan;
+}
+
+/// Fills the arenas' sizes for a device budget and finds the smallest host budget that goes with
+/// it.
+void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
+  const Bytes everything = slot_sum(plan.layout, std::nullopt);
+  const Bytes host_fixed = plan.has_device() ? Bytes(0) : plan.fixed_bytes();
+  if (plan.has_device()) {
+    plan.device_arena = round_down(std::min(everything, device_memory - plan.fixed_bytes()));
   }
   Bytes arena;
   for (const auto* trace : all_traces(plan)) {
@@ -153,11 +169,47 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                                                            plan.device_arena, kSlotAlignment));
   }
   plan.minimum_host = host_fixed + arena;
-  require(request.host_memory, plan.minimum_host, Tier::host, request);
-  plan.host_arena = std::min(everything, request.host_memory - host_fixed);
-  plan.host_arena =
-      Bytes(plan.host_arena.count() / kSlotAlignment.count() * kSlotAlignment.count());
-  return plan;
+  plan.host_arena = round_down(std::clamp(host_memory - host_fixed, Bytes(0), everything));
+}
+
+}  // namespace
+
+MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
+                            const model::BatchShape& shape, const NetworkNeeds& needs,
+                            const WorkEstimate& work, const MemoryRequest& request) {
+  const PlanInput input{config, dtype, shape, needs, work, request};
+  const Bytes device_memory = request.device_memory.value_or(Bytes(0));
+  // The smallest shards tell what the run needs at least; larger ones are taken where they fit.
+  MemoryPlan smallest = lay_out(input, kStatisticsBlock);
+  if (smallest.has_device()) {
+    require(device_memory, smallest.minimum_device, Tier::device, request);
+  }
+  fit_host(smallest, device_memory, request.host_memory);
+  require(request.host_memory, smallest.minimum_host, Tier::host, request);
+  for (Elements shard = choose_shard(request, smallest.host_arena); shard > kStatisticsBlock;
+       shard = shard / 2) {
+    MemoryPlan plan = lay_out(input, shard);
+    if (plan.minimum_device > device_memory) {
+      continue;
+    }
+    fit_host(plan, device_memory, request.host_memory);
+    if (plan.minimum_host > request.host_memory) {
+      continue;
+    }
+    plan.minimum_device = smallest.minimum_device;
+    plan.minimum_host = smallest.minimum_host;
+    return plan;
+  }
+  return smallest;
+}
+
+MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
+                               const model::BatchShape& shape, const NetworkNeeds& needs,
+                               const MemoryRequest& request) {
+  const WorkEstimate work;
+  MemoryPlan plan = lay_out({config, dtype, shape, needs, work, request}, kStatisticsBlock);
+  fit_host(plan, plan.minimum_device, Bytes(0));
+  return {plan.minimum_device, plan.minimum_host};
 }
 
 std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {

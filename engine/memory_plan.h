@@ -65,6 +65,16 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request);
 
+/// Smallest budgets with which the run works; device 0 without a device tier. The host's goes with
+/// the smallest device budget.
+struct MinimumBudgets {
+  Bytes device;
+  Bytes host;
+};
+MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
+                               const model::BatchShape& shape, const NetworkNeeds& needs,
+                               const MemoryRequest& request);
+
 /// The table printed before a run: what goes where, and the budgets.
 std::string describe(const MemoryPlan& plan, const MemoryRequest& request);
 

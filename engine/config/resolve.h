@@ -10,8 +10,8 @@
 
 namespace headrace::engine {
 
-/// What is known beside the file. Values from the command line replace those of the file, with a note;
-/// they and the facts also fill what the file leaves "auto".
+/// What is known beside the file. Values from the command line replace those of the file, with a
+/// note; they and the facts also fill what the file leaves "auto".
 struct ResolveContext {
   // Facts.
   int64_t ranks = 1;
@@ -43,8 +43,8 @@ struct Resolution {
   std::vector<proto::Note> notes;
 };
 
-/// Puts file and context together, checks what concerns several keys, and fills every "auto". Throws one
-/// InputError with all problems; `source` is the file's name in it.
+/// Puts file and context together, checks what concerns several keys, and fills every "auto".
+/// Throws one InputError with all problems; `source` is the file's name in it.
 Resolution resolve(const proto::DsConfig& config, const ResolveContext& context,
                    const std::string& source = "configuration");
 

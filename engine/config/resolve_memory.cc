@@ -1,0 +1,242 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/config/resolver.h"
+
+namespace headrace::engine {
+namespace {
+
+constexpr int64_t kBlockMultiple = 4096;
+constexpr size_t kLongestRunId = 64;
+
+OffloadDevice device_of(proto::OffloadParam::Device device) {
+  switch (device) {
+    case proto::OffloadParam::cpu:
+      return OffloadDevice::cpu;
+    case proto::OffloadParam::nvme:
+      return OffloadDevice::nvme;
+    default:
+      return OffloadDevice::none;
+  }
+}
+
+bool is_run_id(const std::string& text) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !text.empty() && text.size() <= kLongestRunId && text[0] != '.' &&
+         std::all_of(text.begin(), text.end(), allowed);
+}
+
+std::optional<Bytes> bytes_if(bool has, int64_t count) {
+  return has ? std::optional<Bytes>(Bytes(count)) : std::nullopt;
+}
+
+}  // namespace
+
+void Resolver::resolve_offload() {
+  const proto::ZeroOptimization& zero = config_.zero_optimization();
+  OffloadSettings& offload = result_.settings.offload;
+  offload.zero_stage = zero.stage();
+  offload.weights = device_of(zero.offload_param().device());
+  offload.optimizer = device_of(zero.offload_optimizer().device());
+  offload.pin_memory = zero.offload_param().pin_memory() && zero.offload_optimizer().pin_memory();
+  offload.sub_group = Elements(zero.sub_group_size());
+  if (config_.headrace().activation_nvme()) {
+    offload.activations = OffloadDevice::nvme;
+  } else if (config_.activation_checkpointing().cpu_checkpointing()) {
+    offload.activations = OffloadDevice::cpu;
+  }
+  check_stages();
+  resolve_nvme_paths();
+}
+
+void Resolver::check_stages() {
+  const OffloadSettings& offload = result_.settings.offload;
+  const int stage = offload.zero_stage;
+  if (offload.weights != OffloadDevice::none && stage != 3) {
+    problems_.add(
+        "zero_optimization.offload_param.device: offloading weights needs stage 3, not {}", stage);
+  }
+  if (offload.optimizer == OffloadDevice::nvme && stage != 3) {
+    problems_.add("zero_optimization.offload_optimizer.device: nvme needs stage 3, not {}", stage);
+  }
+  if (offload.optimizer == OffloadDevice::cpu && stage == 0) {
+    problems_.add("zero_optimization.offload_optimizer.device: cpu needs stage 1, 2 or 3, not 0");
+  }
+  if (config_.zero_optimization().offload_optimizer().ratio() < 1 && stage != 3) {
+    problems_.add("zero_optimization.offload_optimizer.ratio: below 1 needs stage 3, not {}",
+                  stage);
+  }
+}
+
+void Resolver::resolve_nvme_paths() {
+  OffloadSettings& offload = result_.settings.offload;
+  std::vector<std::string>& paths = offload.nvme_paths;
+  const auto& own = config_.headrace().nvme_path();
+  const proto::ZeroOptimization& zero = config_.zero_optimization();
+  if (!context_.nvme_paths.empty()) {
+    paths = context_.nvme_paths;
+    if (!own.empty()) {
+      note(LogLevel::info, "headrace.nvme_path: {} from the command line replaces it",
+           fmt::join(paths, ", "));
+    }
+  } else if (!own.empty()) {
+    paths.assign(own.begin(), own.end());
+  } else {
+    if (zero.offload_param().has_nvme_path()) {
+      paths.push_back(zero.offload_param().nvme_path());
+    }
+    const std::string& second = zero.offload_optimizer().nvme_path();
+    if (zero.offload_optimizer().has_nvme_path() && (paths.empty() || paths[0] != second)) {
+      paths.push_back(second);
+    }
+    if (paths.size() == 2 && offload.uses_nvme()) {
+      note(LogLevel::info, "nvme_path: everything on NVMe is striped over {} and {}", paths[0],
+           paths[1]);
+    }
+  }
+  if (!offload.uses_nvme()) {
+    paths.clear();
+    return;
+  }
+  if (paths.empty()) {
+    problems_.add(
+        "headrace.nvme_path: nothing says where files go, although {} is to be on nvme; "
+        "write a folder on the drive here (or in nvme_path of the offload block)",
+        offload.weights == OffloadDevice::nvme     ? "zero_optimization.offload_param"
+        : offload.optimizer == OffloadDevice::nvme ? "zero_optimization.offload_optimizer"
+                                                   : "headrace.activation_nvme");
+  }
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (paths[i].empty()) {
+      problems_.add("nvme_path: the path is empty");
+    }
+    if (std::find(paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(i), paths[i]) !=
+        paths.begin() + static_cast<std::ptrdiff_t>(i)) {
+      problems_.add("nvme_path: {} is given twice", paths[i]);
+    }
+  }
+}
+
+/// The sizes that follow from the model are those that the Hugging Face Trainer fills in.
+void Resolver::resolve_liveness() {
+  const proto::ZeroOptimization& zero = config_.zero_optimization();
+  LivenessSettings& liveness = result_.settings.liveness;
+  liveness.prefetch_bucket = Elements(zero.stage3_prefetch_bucket_size());
+  liveness.persistence_threshold = Elements(zero.stage3_param_persistence_threshold());
+  liveness.model_persistence_threshold = Elements(zero.stage3_model_persistence_threshold());
+  liveness.max_live = Elements(zero.stage3_max_live_parameters());
+  liveness.max_reuse_distance = Elements(zero.stage3_max_reuse_distance());
+  if (!context_.hidden_size) {
+    return;
+  }
+  const Elements hidden(*context_.hidden_size);
+  const Elements square = hidden * *context_.hidden_size;
+  note_auto("zero_optimization.reduce_bucket_size", show(square), "hidden_size * hidden_size");
+  const std::string prefetch = "zero_optimization.stage3_prefetch_bucket_size";
+  if (automatic(prefetch)) {
+    liveness.prefetch_bucket =
+        Elements(static_cast<int64_t>(std::trunc(0.9 * static_cast<double>(square.count()))));
+    note_auto(prefetch, show(liveness.prefetch_bucket), "0.9 * hidden_size * hidden_size");
+  }
+  const std::string persistence = "zero_optimization.stage3_param_persistence_threshold";
+  if (automatic(persistence)) {
+    liveness.persistence_threshold = hidden * 10;
+    note_auto(persistence, show(liveness.persistence_threshold), "10 * hidden_size");
+  }
+}
+
+void Resolver::resolve_aio() {
+  const proto::Aio& aio = config_.aio();
+  AioSettings& settings = result_.settings.aio;
+  settings.block_size = Bytes(aio.block_size());
+  settings.queue_depth = static_cast<int>(aio.queue_depth());
+  settings.threads = static_cast<int>(aio.intra_op_parallelism());
+  settings.verify_reads = config_.headrace().verify_reads();
+  if (aio.block_size() % kBlockMultiple != 0) {
+    problems_.add("aio.block_size: {} is not a multiple of {} bytes", aio.block_size(),
+                  kBlockMultiple);
+  }
+  if (config_.headrace().has_io_backend()) {
+    settings.backend = config_.headrace().io_backend() == proto::Headrace::io_uring
+                           ? IoBackendChoice::io_uring
+                           : IoBackendChoice::thread_pool;
+  }
+  settings.backend = context_.io_backend.value_or(settings.backend);
+  note_auto("headrace.io_backend", "the best one that the kernel allows", "probed at start");
+}
+
+void Resolver::resolve_headrace() {
+  const proto::Headrace& own = config_.headrace();
+  Settings& settings = result_.settings;
+  const auto budget = [this](const std::string& path, std::optional<Bytes> in_file,
+                             const std::optional<Bytes>& command_line,
+                             const std::string& automatic_value) {
+    if (command_line) {
+      return std::optional<Bytes>(
+          choose(path, in_file.has_value(), in_file.value_or(Bytes(0)), command_line));
+    }
+    note_auto(path, automatic_value, "from the machine");
+    return in_file;
+  };
+  settings.budgets.device =
+      budget("headrace.device_memory", bytes_if(own.has_device_memory(), own.device_memory()),
+             context_.device_memory, context_.has_gpu ? "what the GPU has free" : "no device tier");
+  settings.budgets.host =
+      budget("headrace.host_memory", bytes_if(own.has_host_memory(), own.host_memory()),
+             context_.host_memory, "what is free");
+  settings.budgets.nvme =
+      budget("headrace.nvme_budget", bytes_if(own.has_nvme_budget(), own.nvme_budget()),
+             context_.nvme_budget, "the free space");
+  settings.policy = context_.policy.value_or(
+      own.policy() == proto::Headrace::lru ? PolicyKind::lru : PolicyKind::optimal);
+  settings.vocab_tile = own.vocab_tile();
+  settings.max_shard_size = Bytes(own.max_shard_size());
+  settings.seed =
+      choose("headrace.seed", own.has_seed(), static_cast<uint64_t>(own.seed()), context_.seed);
+  settings.max_skipped_steps = own.max_skipped_steps();
+  if (own.has_run_id()) {
+    settings.run_id = own.run_id();
+    if (!is_run_id(settings.run_id)) {
+      problems_.add(
+          "headrace.run_id: it must have 1 to {} letters, digits, '-', '_' or '.', and not start "
+          "with '.'",
+          kLongestRunId);
+    }
+  }
+  note_auto("headrace.run_id", "a new name", "from host, process and time");
+  if (config_.has_steps_per_print()) {
+    settings.steps_per_print = config_.steps_per_print();
+  }
+  settings.wall_clock_breakdown = config_.wall_clock_breakdown();
+  resolve_compute();
+}
+
+void Resolver::resolve_compute() {
+  Settings& settings = result_.settings;
+  const proto::Headrace& own = config_.headrace();
+  const bool has_device = context_.has_gpu || settings.budgets.device.has_value();
+  const bool wants_device =
+      own.has_compute() ? own.compute() == proto::Headrace::device : has_device;
+  settings.compute = wants_device ? ComputePlace::device : ComputePlace::host;
+  note_auto("headrace.compute", wants_device ? "device" : "host",
+            context_.has_gpu ? "there is a GPU"
+            : has_device     ? "device_memory is given"
+                             : "there is no GPU and no device_memory");
+  if (wants_device && !has_device) {
+    problems_.add(
+        "headrace.compute: device without a GPU needs headrace.device_memory, the size of the "
+        "emulated device");
+  }
+  if (!wants_device && settings.budgets.device) {
+    problems_.add(
+        "headrace.device_memory: with headrace.compute = host there is no device tier; remove one "
+        "of the two");
+  }
+}
+
+}  // namespace headrace::engine

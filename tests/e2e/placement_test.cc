@@ -1,0 +1,144 @@
+// Rule 2: placement changes nothing. Losses, norms and weights are the same bits for every
+// placement, budget, policy and I/O backend.
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "e2e/training_harness.h"
+#include "model/model_config.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kSeq = 32;
+constexpr int64_t kSequences = 2;
+
+model::ModelConfig small_model() {
+  model::ModelConfig config;
+  config.family = model::Family::qwen3;
+  config.vocab_size = 301;
+  config.hidden_size = 96;
+  config.intermediate_size = 200;
+  config.layers = 5;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.max_positions = 64;
+  config.qk_norm = true;
+  return config;
+}
+
+test::CurveSettings random_curve(const std::string& folder, DType dtype, int64_t micro_batches) {
+  test::CurveSettings settings;
+  settings.model_folder = folder;
+  settings.dtype = dtype;
+  settings.shape = {kSequences, kSeq};
+  if (dtype == DType::f16) {
+    settings.loss_scale = 1024;
+  }
+  Random random(5, 0);
+  for (int step = 0; step < 4; ++step) {
+    auto& batches = settings.steps.emplace_back();
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      std::vector<int32_t> windows(kSequences * (kSeq + 1));
+      for (int32_t& token : windows) {
+        token = static_cast<int32_t>(random.below(301));
+      }
+      batches.push_back(test::batch_from_windows(windows.data(), kSequences, kSeq));
+    }
+    settings.learning_rates.push_back(1e-3);
+  }
+  return settings;
+}
+
+struct Variant {
+  const char* name;
+  std::optional<int64_t> device_kib;
+  int64_t host_kib;
+  std::optional<Tier> param;
+  std::optional<Tier> optimizer;
+  bool host_activations;
+  bool nvme_activations;
+  const char* policy = "optimal";
+  aio::BackendKind backend = aio::BackendKind::io_uring;
+  int64_t sub_group = 1'000'000'000;
+};
+
+const Variant kVariants[] = {
+    {"all on the device", 256 << 10, 256 << 10, {}, {}, false, false},
+    {"all in the host", {}, 256 << 10, {}, {}, false, false},
+    {"optimizer on the host", 256 << 10, 256 << 10, {}, Tier::host, false, false},
+    {"cpu offload", 4096, 256 << 10, Tier::host, Tier::host, true, false},
+    {"weights on the host, optimizer on nvme", 4096, 8192, Tier::host, Tier::nvme, true, false},
+    {"nvme offload", 8192, 16384, Tier::nvme, Tier::nvme, false, false},
+    {"nvme offload, activations on nvme", 4096, 6144, Tier::nvme, Tier::nvme, false, true},
+    {"tiny budgets", 0, 0, Tier::nvme, Tier::nvme, false, true},
+    {"tiny budgets, lru", 0, 0, Tier::nvme, Tier::nvme, false, true, "lru"},
+    {"tiny budgets, thread pool", 0, 0, Tier::nvme, Tier::nvme, false, true, "optimal",
+     aio::BackendKind::thread_pool},
+    {"small sub-groups", 4096, 6144, Tier::nvme, Tier::nvme, false, true, "optimal",
+     aio::BackendKind::io_uring, 65536},
+    {"nvme without a device tier", {}, 8192, Tier::nvme, Tier::nvme, false, true},
+    {"tiny host without a device tier", {}, 0, Tier::nvme, Tier::nvme, false, true},
+};
+
+/// Budgets of 0 stand for the smallest that work; the engine's refusals tell what they are.
+engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings) {
+  engine::EngineOptions options;
+  options.memory.host_memory = kKiB * variant.host_kib;
+  if (variant.device_kib) {
+    options.memory.device_memory = kKiB * *variant.device_kib;
+  }
+  options.memory.offload_param = variant.param;
+  options.memory.offload_optimizer = variant.optimizer;
+  options.memory.host_activations = variant.host_activations;
+  options.memory.nvme_activations = variant.nvme_activations;
+  options.memory.sub_group_size = Elements(variant.sub_group);
+  options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
+  options.memory.has_nvme = true;
+  options.policy = variant.policy;
+  options.io.backend = variant.backend;
+  options.vocab_tile = 128;
+  options.pin_memory = false;
+  if (variant.host_kib == 0) {
+    const model::CheckpointReader reader(settings.model_folder);
+    const auto device = device::make_cpu_device();
+    const model::Network network(reader.config(), settings.dtype, settings.shape, *device,
+                                 options.vocab_tile);
+    const auto minimum = engine::minimum_budgets(reader.config(), settings.dtype, settings.shape,
+                                                 engine::network_needs(network), options.memory);
+    options.memory.host_memory = minimum.host;
+    if (variant.device_kib) {
+      options.memory.device_memory = minimum.device;
+    }
+  }
+  return options;
+}
+
+class Placement : public testing::TestWithParam<std::tuple<DType, int64_t>> {};
+
+TEST_P(Placement, ChangesNoBit) {
+  const test::TemporaryFolder folder;
+  model::init_model(small_model(), DType::f32, 3, folder.path());
+  const auto [dtype, micro_batches] = GetParam();
+  const test::CurveSettings settings = random_curve(folder.path(), dtype, micro_batches);
+  std::optional<test::Curve> reference;
+  for (const Variant& variant : kVariants) {
+    SCOPED_TRACE(variant.name);
+    const test::Curve curve = train_curve(settings, options_of(variant, settings));
+    if (!reference) {
+      reference = curve;
+      EXPECT_LT(curve.losses.back(), 7);
+      EXPECT_GT(curve.losses.back(), 4);
+    }
+    EXPECT_EQ(curve.losses, reference->losses);
+    EXPECT_EQ(curve.gradient_norms, reference->gradient_norms);
+    EXPECT_TRUE(curve.weights == reference->weights);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Placement,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16, DType::f16),
+                                          testing::Values(1, 3)));
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,98 @@
+#include "e2e/training_harness.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace headrace::test {
+
+namespace {
+
+/// Fills packed vectors from the tensors of a folder; alignment gaps are zero.
+void append_packed(const model::CheckpointReader& reader, const model::ModuleSpec& module,
+                   std::vector<float>& out) {
+  const size_t base = out.size();
+  out.resize(base + static_cast<size_t>(module.count.count()), 0.0F);
+  for (const model::ParameterSpec& parameter : module.parameters) {
+    reader.read_f32(parameter.name, Elements(0),
+                    std::span(out).subspan(base + static_cast<size_t>(parameter.offset.count()),
+                                           static_cast<size_t>(parameter.count.count())));
+  }
+}
+
+}  // namespace
+
+Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) {
+  const TemporaryFolder folder;
+  const TemporaryFolder nvme;
+  const model::CheckpointReader reader(settings.model_folder);
+  options.dtype = settings.dtype;
+  options.shape = settings.shape;
+  options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
+  options.memory.has_nvme = true;
+  options.nvme_paths = {nvme.path()};
+  options.nvme_budget = kGiB * 2;
+  Curve curve;
+  engine::Engine engine(reader.config(), options);
+  engine.load(reader, [](Elements) {});
+  for (size_t step = 0; step < settings.steps.size(); ++step) {
+    engine::StepNumbers numbers;
+    numbers.optimizer.lr = settings.learning_rates[step];
+    numbers.optimizer.beta1 = 0.9;
+    numbers.optimizer.beta2 = 0.999;
+    numbers.optimizer.eps = 1e-8;
+    numbers.optimizer.weight_decay = settings.weight_decay;
+    numbers.optimizer.step = static_cast<int64_t>(step) + 1;
+    numbers.loss_scale = settings.loss_scale;
+    numbers.gradient_clipping = settings.gradient_clipping;
+    numbers.micro_batches = options.memory.micro_batches;
+    engine.train_step(settings.steps[step], numbers);
+    double loss = 0;
+    for (const double part : numbers.losses) {
+      loss += part / static_cast<double>(numbers.losses.size());
+    }
+    curve.losses.push_back(loss);
+    curve.gradient_norms.push_back(numbers.gradient_norm);
+  }
+  EXPECT_LE(engine.host_high_water(), options.memory.host_memory);
+  if (options.memory.device_memory) {
+    EXPECT_LE(engine.device_high_water(), *options.memory.device_memory);
+  }
+  const auto modules = model::module_specs(reader.config());
+  model::CheckpointWriter::Options writer_options;
+  writer_options.dtype = DType::f32;
+  model::CheckpointWriter writer(folder.path(), reader.config(), modules, writer_options);
+  engine.save(writer, [](Elements) {});
+  writer.finish();
+  curve.weights = packed_weights(model::CheckpointReader(folder.path()));
+  return curve;
+}
+
+std::vector<float> packed_weights(const model::CheckpointReader& reader) {
+  std::vector<float> weights;
+  for (const auto& module : model::module_specs(reader.config())) {
+    append_packed(reader, module, weights);
+  }
+  return weights;
+}
+
+model::TokenBatch batch_from_windows(const int32_t* windows, int64_t sequences, int64_t seq) {
+  model::TokenBatch batch;
+  for (int64_t s = 0; s < sequences; ++s) {
+    const int32_t* row = windows + s * (seq + 1);
+    batch.ids.insert(batch.ids.end(), row, row + seq);
+    batch.labels.insert(batch.labels.end(), row + 1, row + seq + 1);
+  }
+  batch.counted_labels = sequences * seq;
+  return batch;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  }
+  return largest;
+}
+
+}  // namespace headrace::test
