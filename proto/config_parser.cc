@@ -77,7 +77,6 @@ class ConfigReader {
  public:
   explicit ConfigReader(DsConfig& config) : config_(config) {}
 
-  // NOLINTNEXTLINE(misc-no-recursion): as deep as the schema.
   void read_block(const json& object, Message& block, const std::string& path);
 
   const Problems& problems() const { return problems_; }
@@ -107,7 +106,6 @@ class ConfigReader {
   std::set<std::string> seen_;  // paths, under their current names
 };
 
-// NOLINTNEXTLINE(misc-no-recursion)
 void ConfigReader::read_block(const json& object, Message& block, const std::string& path) {
   const json expanded = without_switches(object, *block.GetDescriptor(), path);
   for (const auto& [name, value] : expanded.items()) {
@@ -152,7 +150,6 @@ json ConfigReader::without_switches(const json& object, const Descriptor& block,
   return result;
 }
 
-// NOLINTNEXTLINE(misc-no-recursion)
 void ConfigReader::read_key(const std::string& name, const json& value, Message& block,
                             const std::string& path) {
   const auto match = find_key(*block.GetDescriptor(), name);
@@ -182,7 +179,6 @@ void ConfigReader::read_key(const std::string& name, const json& value, Message&
   }
 }
 
-// NOLINTNEXTLINE(misc-no-recursion)
 void ConfigReader::read_value(const json& value, const FieldDescriptor& field, Message& block,
                               const std::string& path) {
   if (value == "auto" && auto_text(field)) {
@@ -201,7 +197,6 @@ void ConfigReader::read_value(const json& value, const FieldDescriptor& field, M
   apply_effect(field, block, path);
 }
 
-// NOLINTNEXTLINE(misc-no-recursion)
 void ConfigReader::read_inner_block(const json& value, const FieldDescriptor& field, Message& block,
                                     const std::string& path) {
   const KeyRule& rule = rule_of(field);

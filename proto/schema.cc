@@ -115,7 +115,6 @@ const EnumValueDescriptor* find_value(const EnumDescriptor& values, std::string_
   return nullptr;
 }
 
-// NOLINTNEXTLINE(misc-no-recursion): as deep as the schema.
 void for_each_key(const Descriptor& block, const std::string& path, const KeyVisitor& visit) {
   for (int i = 0; i < block.field_count(); ++i) {
     const FieldDescriptor& field = *block.field(i);
