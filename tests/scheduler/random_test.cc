@@ -1,0 +1,123 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "support.h"
+
+namespace headrace::scheduler::test {
+namespace {
+
+std::string describe(const Case& test_case) {
+  std::string text = fmt::format("device {} host {}\n", test_case.budgets.device,
+                                 test_case.budgets.host);
+  for (const ObjectFacts& o : test_case.objects) {
+    text += fmt::format("  {} size {} floor {} home {}\n", o.name, o.size, to_string(o.floor),
+                        o.home ? to_string(*o.home) : "-");
+  }
+  for (const Operation& operation : test_case.trace.operations) {
+    text += fmt::format("  {}:", operation.name);
+    for (const Use& use : operation.uses) {
+      text += fmt::format(" {}.{}.{}{}", test_case.objects[index_of(use.object)].name,
+                          to_string(use.tier),
+                          use.access == Access::read    ? "r"
+                          : use.access == Access::write ? "w"
+                                                        : "u",
+                          use.discard_after ? "!" : "");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+void check_case(Case test_case, const Policy& policy, Random& random) {
+  for (int round = 0; round < 3; ++round) {
+    const CompileInput input = test_case.input();
+    const Schedule schedule = policy.compile(input);
+    ASSERT_EQ(violations(input, schedule), "") << policy.name() << "\n" << describe(test_case);
+    ASSERT_LE(schedule.peak_device, test_case.budgets.device);
+    ASSERT_LE(schedule.peak_host, test_case.budgets.host);
+    for (int order = 0; order < 3; ++order) {
+      ASSERT_EQ(replay_values(test_case, schedule, random), "")
+          << policy.name() << "\n"
+          << describe(test_case);
+    }
+    ASSERT_GE(simulate(input, schedule).seconds,
+              channel_bound(input, schedule).seconds * (1 - 1e-9));
+    test_case.initial = schedule.final;
+  }
+}
+
+TEST(RandomTraces, SchedulesAreSoundAndGiveTheSequentialValuesInEveryOrder) {
+  const auto optimal = make_optimal_policy();
+  const auto lru = make_lru_policy();
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    Random random(seed, 1);
+    const Case test_case = random_case(random);
+    SCOPED_TRACE(seed);
+    check_case(test_case, *optimal, random);
+    check_case(test_case, *lru, random);
+    if (HasFatalFailure()) { return; }
+  }
+}
+
+TEST(RandomTraces, MinimumBudgetsAreExact) {
+  const auto policy = make_optimal_policy();
+  int device_cases = 0;
+  int host_cases = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    Random random(seed, 2);
+    Case test_case = random_case(random);
+    const bool has_device = test_case.budgets.device.count() > 0;
+    test_case.set_budgets(has_device, 0, 0);
+    SCOPED_TRACE(seed);
+    EXPECT_NO_THROW(policy->compile(test_case.input()));
+    const Budgets exact = test_case.budgets;
+    if (exact.device.count() > 0) {
+      test_case.budgets.device = exact.device - exact.alignment;
+      test_case.budgets.host = exact.host + Bytes(1 << 20);
+      EXPECT_THROW(policy->compile(test_case.input()), CapacityError);
+      ++device_cases;
+    }
+    test_case.budgets = exact;
+    if (exact.host.count() > 0) {
+      test_case.budgets.host = exact.host - exact.alignment;
+      EXPECT_THROW(policy->compile(test_case.input()), CapacityError);
+      ++host_cases;
+    }
+  }
+  EXPECT_GT(device_cases, 1000);
+  EXPECT_GT(host_cases, 1000);
+}
+
+// Operations with many objects of very different sizes at exactly the minimum: whatever lies where,
+// room must be made.
+TEST(RandomTraces, FragmentationNeverPreventsAnOperationThatFits) {
+  const auto optimal = make_optimal_policy();
+  const auto lru = make_lru_policy();
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Random random(seed, 3);
+    Case test_case;
+    test_case.budgets.alignment = Bytes(64);
+    std::vector<ObjectId> objects;
+    for (int o = 0; o < 24; ++o) {
+      const int64_t units = 1 + static_cast<int64_t>(random.below(o % 4 == 0 ? 60 : 9));
+      objects.push_back(test_case.add("o" + std::to_string(o), 64 * units, Tier::nvme, Tier::nvme));
+    }
+    const Tier tier = seed % 2 == 0 ? Tier::device : Tier::host;
+    for (int i = 0; i < 25; ++i) {
+      std::vector<Use> uses;
+      for (const ObjectId object : objects) {
+        if (random.below(3) != 0) { continue; }
+        uses.push_back({object, tier, random.below(2) == 0 ? Access::read : Access::update, false});
+      }
+      test_case.run("op" + std::to_string(i), Lane::compute, 1e-6, uses);
+    }
+    test_case.set_budgets(tier == Tier::device, 64 * static_cast<int64_t>(random.below(4)), 0);
+    SCOPED_TRACE(seed);
+    check_case(test_case, *optimal, random);
+    check_case(test_case, *lru, random);
+    if (HasFatalFailure()) { return; }
+  }
+}
+
+}  // namespace
+}  // namespace headrace::scheduler::test
