@@ -1,0 +1,390 @@
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "tests/device/device_suite.h"
+
+namespace headrace::device::testing {
+namespace {
+
+struct Case {
+  int64_t batch = 1;
+  int64_t seq = 1;
+  int64_t q_heads = 1;
+  int64_t kv_heads = 1;
+  int64_t head_dim = 16;
+  DType dtype = DType::f32;
+  int64_t padding = 0;  ///< of the row strides
+  int64_t shift = 0;
+
+  std::string describe() const {
+    return fmt::format("batch {} seq {} heads {}/{} dim {} {} padding {}", batch, seq, q_heads,
+                       kv_heads, head_dim, to_string(dtype), padding);
+  }
+};
+
+/// Naive attention in double over one query row at a time; every function of the kernel from its
+/// definition. Bounds follow from the magnitudes of the sums.
+class Oracle {
+ public:
+  Oracle(const Case& c, double scale, const TestMatrix& q, const TestMatrix& k, const TestMatrix& v)
+      : c_(c), scale_(scale), q_(q), k_(k), v_(v) {}
+
+  double score(int64_t b, int64_t h, int64_t i, int64_t j, bool magnitude = false) const {
+    double sum = 0;
+    for (int64_t x = 0; x < c_.head_dim; ++x) {
+      const double term = query(q_, b, h, i, x) * key(k_, b, h, j, x);
+      sum += magnitude ? std::abs(term) : term;
+    }
+    return sum * scale_;
+  }
+
+  /// Row i of the softmax; also its log-sum-exp.
+  std::vector<double> probabilities(int64_t b, int64_t h, int64_t i, double* log_sum_exp) const {
+    std::vector<double> p(static_cast<size_t>(i + 1));
+    double max = -INFINITY;
+    for (int64_t j = 0; j <= i; ++j) {
+      p[static_cast<size_t>(j)] = score(b, h, i, j);
+      max = std::max(max, p[static_cast<size_t>(j)]);
+    }
+    double sum = 0;
+    for (double& value : p) {
+      value = std::exp(value - max);
+      sum += value;
+    }
+    for (double& value : p) {
+      value /= sum;
+    }
+    *log_sum_exp = max + std::log(sum);
+    return p;
+  }
+
+  double query(const TestMatrix& m, int64_t b, int64_t h, int64_t i, int64_t x) const {
+    return m(b * c_.seq + i, h * c_.head_dim + x);
+  }
+  double key(const TestMatrix& m, int64_t b, int64_t h, int64_t j, int64_t x) const {
+    return m(b * c_.seq + j, h / (c_.q_heads / c_.kv_heads) * c_.head_dim + x);
+  }
+
+  /// Relative error of a probability in fp32: twice the absolute error of a score (the scaled
+  /// product and the log-sum-exp), the exponential, the sums over keys.
+  double relative_error(int64_t b, int64_t h, int64_t i) const {
+    double largest = 0;
+    for (int64_t j = 0; j <= i; ++j) {
+      largest = std::max(largest, score(b, h, i, j, true));
+    }
+    const auto terms = static_cast<double>(c_.seq + c_.head_dim + 32);
+    return (2 * static_cast<double>(c_.head_dim + 4) * largest + terms) * 0x1p-24;
+  }
+
+ private:
+  Case c_;
+  double scale_;
+  const TestMatrix& q_;
+  const TestMatrix& k_;
+  const TestMatrix& v_;
+};
+
+/// The operands of one case.
+struct Operands {
+  Operands(Device& device, Stream& stream, const Case& c)
+      : c_(c),
+        q(device, stream, c.dtype, rows(), q_columns(), q_columns() + c.padding, c.shift),
+        k(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + 2 * c.padding, c.shift),
+        v(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + c.padding, c.shift),
+        out(device, stream, c.dtype, rows(), q_columns(), q_columns() + 3 * c.padding, c.shift),
+        dout(device, stream, c.dtype, rows(), q_columns(), q_columns() + 3 * c.padding, c.shift),
+        dq(device, stream, c.dtype, rows(), q_columns(), q_columns() + c.padding, c.shift),
+        dk(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + 2 * c.padding, c.shift),
+        dv(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + c.padding, c.shift),
+        log_sum_exp(device, stream, DType::f32, c.batch * c.q_heads, c.seq, c.seq) {}
+
+  AttentionShape shape() const {
+    return {c_.batch,         c_.seq,          c_.q_heads,
+            c_.kv_heads,      c_.head_dim,     1.0F / std::sqrt(static_cast<float>(c_.head_dim)),
+            q.view().stride,  k.view().stride, v.view().stride,
+            out.view().stride};
+  }
+  void fill(Random& random) {
+    for (TestMatrix* matrix : {&q, &k, &v, &dout}) {
+      matrix->fill_normal(random);
+    }
+  }
+
+ private:
+  Case c_;
+  int64_t rows() const { return c_.batch * c_.seq; }
+  int64_t q_columns() const { return c_.q_heads * c_.head_dim; }
+  int64_t kv_columns() const { return c_.kv_heads * c_.head_dim; }
+
+ public:
+  TestMatrix q, k, v, out, dout, dq, dk, dv, log_sum_exp;
+};
+
+class AttentionTest : public DeviceTest {
+ protected:
+  void run(const Case& c, Operands& o) {
+    const Workspace workspace = scratch(kernels().attention_scratch(o.shape(), c.dtype));
+    kernels().attention_forward(*stream_, o.shape(), c.dtype, o.q.data(), o.k.data(), o.v.data(),
+                                o.out.data(), o.log_sum_exp.data<float>(), workspace);
+    kernels().attention_backward(*stream_, o.shape(), c.dtype, o.q.data(), o.k.data(), o.v.data(),
+                                 o.out.data(), o.dout.data(), o.log_sum_exp.data<float>(),
+                                 o.dq.data(), o.dk.data(), o.dv.data(), workspace);
+    for (TestMatrix* result : {&o.out, &o.log_sum_exp, &o.dq, &o.dk, &o.dv}) {
+      result->download();
+    }
+  }
+
+  void check_forward(const Case& c, const Operands& o, const Oracle& oracle) {
+    for (int64_t b = 0; b < c.batch; ++b) {
+      for (int64_t h = 0; h < c.q_heads; ++h) {
+        for (int64_t i = 0; i < c.seq && !HasFailure(); ++i) {
+          double log_sum_exp = 0;
+          const auto p = oracle.probabilities(b, h, i, &log_sum_exp);
+          const double error = oracle.relative_error(b, h, i);
+          const auto where = fmt::format("{} at ({}, {}, {})", c.describe(), b, h, i);
+          expect_near(o.log_sum_exp(b * c.q_heads + h, i), log_sum_exp,
+                      error + 0x1p-23 * std::abs(log_sum_exp), where + " log_sum_exp");
+          for (int64_t x = 0; x < c.head_dim; ++x) {
+            double sum = 0;
+            double magnitude = 0;
+            for (int64_t j = 0; j <= i; ++j) {
+              const double term = p[static_cast<size_t>(j)] * oracle.key(o.v, b, h, j, x);
+              sum += term;
+              magnitude += std::abs(term);
+            }
+            expect_near(oracle.query(o.out, b, h, i, x), sum,
+                        2 * error * magnitude + rounding_error(c.dtype, sum), where + " out");
+          }
+        }
+      }
+    }
+  }
+
+  /// Gradients from the definition, with the `out` that the kernel was given.
+  void check_backward(const Case& c, const Operands& o, const Oracle& oracle, double scale) {
+    const auto kv_size = static_cast<size_t>(c.batch * c.seq * c.kv_heads * c.head_dim);
+    std::vector<double> dk(kv_size), dk_bound(kv_size), dv(kv_size), dv_bound(kv_size);
+    const auto kv_index = [&](int64_t b, int64_t h, int64_t j, int64_t x) {
+      const int64_t head = h / (c.q_heads / c.kv_heads);
+      return static_cast<size_t>(((b * c.seq + j) * c.kv_heads + head) * c.head_dim + x);
+    };
+    for (int64_t b = 0; b < c.batch; ++b) {
+      for (int64_t h = 0; h < c.q_heads; ++h) {
+        for (int64_t i = 0; i < c.seq && !HasFailure(); ++i) {
+          double log_sum_exp = 0;
+          const auto p = oracle.probabilities(b, h, i, &log_sum_exp);
+          const double error = 2 * oracle.relative_error(b, h, i);
+          double delta = 0;
+          double delta_magnitude = 0;
+          for (int64_t x = 0; x < c.head_dim; ++x) {
+            const double term = oracle.query(o.dout, b, h, i, x) * oracle.query(o.out, b, h, i, x);
+            delta += term;
+            delta_magnitude += std::abs(term);
+          }
+          std::vector<double> dq(static_cast<size_t>(c.head_dim)), dq_bound(dq);
+          for (int64_t j = 0; j <= i; ++j) {
+            double dp = 0;
+            double dp_magnitude = delta_magnitude;
+            for (int64_t x = 0; x < c.head_dim; ++x) {
+              const double term = oracle.query(o.dout, b, h, i, x) * oracle.key(o.v, b, h, j, x);
+              dp += term;
+              dp_magnitude += std::abs(term);
+            }
+            const double ds = p[static_cast<size_t>(j)] * (dp - delta) * scale;
+            const double ds_bound = error * p[static_cast<size_t>(j)] * dp_magnitude * scale;
+            for (int64_t x = 0; x < c.head_dim; ++x) {
+              const double q = oracle.query(o.q, b, h, i, x);
+              const double k = oracle.key(o.k, b, h, j, x);
+              const double dv_term = p[static_cast<size_t>(j)] * oracle.query(o.dout, b, h, i, x);
+              dq[static_cast<size_t>(x)] += ds * k;
+              dq_bound[static_cast<size_t>(x)] += ds_bound * std::abs(k);
+              dk[kv_index(b, h, j, x)] += ds * q;
+              dk_bound[kv_index(b, h, j, x)] += ds_bound * std::abs(q);
+              dv[kv_index(b, h, j, x)] += dv_term;
+              dv_bound[kv_index(b, h, j, x)] += error * std::abs(dv_term);
+            }
+          }
+          for (int64_t x = 0; x < c.head_dim; ++x) {
+            const double value = dq[static_cast<size_t>(x)];
+            expect_near(oracle.query(o.dq, b, h, i, x), value,
+                        dq_bound[static_cast<size_t>(x)] + rounding_error(c.dtype, value),
+                        fmt::format("{} dq at ({}, {}, {}, {})", c.describe(), b, h, i, x));
+          }
+        }
+      }
+    }
+    for (int64_t r = 0; r < c.batch * c.seq && !HasFailure(); ++r) {
+      for (int64_t x = 0; x < c.kv_heads * c.head_dim; ++x) {
+        const auto index = static_cast<size_t>(r * c.kv_heads * c.head_dim + x);
+        const auto where = fmt::format("{} at row {}, column {}", c.describe(), r, x);
+        expect_near(o.dk(r, x), dk[index], dk_bound[index] + rounding_error(c.dtype, dk[index]),
+                    where + " dk");
+        expect_near(o.dv(r, x), dv[index], dv_bound[index] + rounding_error(c.dtype, dv[index]),
+                    where + " dv");
+      }
+    }
+  }
+
+  void check(const Case& c, uint64_t seed) {
+    Operands o(*device_, *stream_, c);
+    Random random(seed, 0);
+    o.fill(random);
+    run(c, o);
+    const double scale = o.shape().scale;
+    const Oracle oracle(c, scale, o.q, o.k, o.v);
+    check_forward(c, o, oracle);
+    check_backward(c, o, oracle, scale);
+  }
+};
+
+TEST_P(AttentionTest, SmallShapes) {
+  uint64_t seed = 0;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    check({1, 1, 1, 1, 16, dtype}, ++seed);
+    check({2, 7, 4, 2, 8, dtype, 5, 1}, ++seed);
+    check({3, 17, 3, 1, 20, dtype, 1, 3}, ++seed);
+    check({1, 33, 6, 6, 64, dtype, 8}, ++seed);
+  }
+}
+
+TEST_P(AttentionTest, SeveralTiles) {
+  check({1, 129, 3, 1, 24, DType::f32, 3}, 20);
+  check({1, 150, 9, 3, 64, DType::bf16}, 21);
+  check({2, 300, 2, 2, 16, DType::f32}, 22);
+  check({1, 261, 4, 1, 128, DType::f16}, 23);
+  check({9, 140, 4, 2, 16, DType::bf16, 2, 1}, 24);
+}
+
+TEST_P(AttentionTest, EmptyBatchAndSequence) {
+  check({0, 5, 2, 1, 16}, 30);
+  check({2, 0, 2, 1, 16}, 31);
+}
+
+// Scores of +-200: a softmax without its maximum taken off would overflow.
+TEST_P(AttentionTest, LargeScores) {
+  const Case c{1, 70, 2, 1, 16};
+  Operands o(*device_, *stream_, c);
+  Random random(40, 0);
+  o.fill(random);
+  o.q.fill([&](int64_t r, int64_t x) { return 30 * o.q(r, x); });
+  o.k.fill([&](int64_t r, int64_t x) { return 5 * o.k(r, x); });
+  run(c, o);
+  check_forward(c, o, Oracle(c, o.shape().scale, o.q, o.k, o.v));
+}
+
+/// sum(out * weight) by the oracle, in double.
+double loss_of(const Case& c, const Operands& o) {
+  const Oracle oracle(c, o.shape().scale, o.q, o.k, o.v);
+  double loss = 0;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t h = 0; h < c.q_heads; ++h) {
+      for (int64_t i = 0; i < c.seq; ++i) {
+        double log_sum_exp = 0;
+        const auto p = oracle.probabilities(b, h, i, &log_sum_exp);
+        for (int64_t x = 0; x < c.head_dim; ++x) {
+          double out = 0;
+          for (int64_t j = 0; j <= i; ++j) {
+            out += p[static_cast<size_t>(j)] * oracle.key(o.v, b, h, j, x);
+          }
+          loss += out * oracle.query(o.dout, b, h, i, x);
+        }
+      }
+    }
+  }
+  return loss;
+}
+
+TEST_P(AttentionTest, GradientsAgreeWithFiniteDifferences) {
+  const Case c{2, 19, 4, 2, 4, DType::f32, 1};
+  Operands o(*device_, *stream_, c);
+  Random random(50, 0);
+  o.fill(random);
+  run(c, o);
+  const auto check_some = [&](TestMatrix& input, const TestMatrix& gradient, const char* name) {
+    for (int sample = 0; sample < 40; ++sample) {
+      const auto r = static_cast<int64_t>(random.below(static_cast<uint64_t>(input.rows())));
+      const auto x = static_cast<int64_t>(random.below(static_cast<uint64_t>(input.columns())));
+      const double original = input(r, x);
+      // The step as fp32 has it, since inputs are stored so.
+      const auto moved = [&](double step) {
+        input.fill([&](int64_t row, int64_t column) {
+          return row == r && column == x ? original + step : input(row, column);
+        });
+        return loss_of(c, o);
+      };
+      constexpr double kStep = 0x1p-10;
+      const double up = moved(kStep);
+      const double at_up = input(r, x);
+      const double down = moved(-kStep);
+      const double at_down = input(r, x);
+      moved(0);
+      const double slope = (up - down) / (at_up - at_down);
+      expect_near(gradient(r, x), slope, 2e-5 * (1 + std::abs(slope)),
+                  fmt::format("{} at ({}, {})", name, r, x));
+    }
+  };
+  check_some(o.q, o.dq, "dq");
+  check_some(o.k, o.dk, "dk");
+  check_some(o.v, o.dv, "dv");
+}
+
+TEST_P(AttentionTest, SameBitsForAnyThreadCountAndAddress) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    std::vector<std::vector<std::byte>> expected;
+    for (const int threads : {1, 2, 3, 7}) {
+      const int64_t shift = threads == 1 ? 0 : threads;
+      const Case c{1, 333, 6, 2, 32, dtype, shift, shift};
+      Operands o(*device_, *stream_, c);
+      Random random(60, 0);
+      o.fill(random);
+      stream_->run_on_host([threads] { set_parallel_threads(threads); });
+      run(c, o);
+      const std::vector<std::vector<std::byte>> bits = {o.out.bits(), o.log_sum_exp.bits(),
+                                                        o.dq.bits(), o.dk.bits(), o.dv.bits()};
+      expected = expected.empty() ? bits : expected;
+      EXPECT_TRUE(bits == expected) << threads << " threads, " << c.describe();
+    }
+  }
+}
+
+TEST_P(AttentionTest, NanReachesEveryLaterPosition) {
+  const Case c{1, 150, 2, 1, 16};
+  Operands o(*device_, *stream_, c);
+  Random random(70, 0);
+  o.fill(random);
+  o.k.fill([&](int64_t r, int64_t x) { return r == 140 && x == 3 ? NAN : o.k(r, x); });
+  run(c, o);
+  for (int64_t i = 0; i < c.seq; ++i) {
+    EXPECT_EQ(std::isnan(o.out(i, 0)), i >= 140) << "position " << i;
+  }
+}
+
+TEST_P(AttentionTest, ScratchIsLinearInTheSequence) {
+  const auto scratch_for = [&](int64_t seq) {
+    const AttentionShape shape{8, seq, 16, 16, 64, 0.125F, 1024, 1024, 1024, 1024};
+    return kernels().attention_scratch(shape, DType::bf16).count();
+  };
+  EXPECT_LE(scratch_for(8192), 2 * scratch_for(4096));
+}
+
+TEST_P(AttentionTest, RefusesBrokenShapes) {
+  const Case c{1, 8, 4, 2, 16};
+  Operands o(*device_, *stream_, c);
+  AttentionShape uneven = o.shape();
+  uneven.kv_heads = 3;
+  EXPECT_THROW(kernels().attention_scratch(uneven, c.dtype), InternalError);
+  AttentionShape narrow = o.shape();
+  narrow.q_stride = 63;
+  EXPECT_THROW(kernels().attention_scratch(narrow, c.dtype), InternalError);
+  EXPECT_THROW(kernels().attention_scratch(o.shape(), DType::i32), InternalError);
+  const Bytes size = kernels().attention_scratch(o.shape(), c.dtype);
+  EXPECT_THROW(kernels().attention_forward(*stream_, o.shape(), c.dtype, o.q.data(), o.k.data(),
+                                           o.v.data(), o.out.data(), o.log_sum_exp.data<float>(),
+                                           scratch(size - Bytes(1))),
+               InternalError);
+}
+
+HEADRACE_DEVICE_SUITE(AttentionTest);
+
+}  // namespace
+}  // namespace headrace::device::testing

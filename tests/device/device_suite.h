@@ -1,0 +1,226 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "device/device.h"
+#include "device/kernels.h"
+
+/// One suite for all devices: tests are written over DeviceTest and instantiated with
+/// HEADRACE_DEVICE_SUITE; a new backend joins by one line in all_devices().
+namespace headrace::device::testing {
+
+struct DeviceFactory {
+  std::string name;
+  std::function<std::unique_ptr<Device>()> make;
+};
+
+inline std::vector<DeviceFactory> all_devices() {
+  return {{"cpu", make_cpu_device}};
+}
+
+inline double decode(DType dtype, const std::byte* source) {
+  if (dtype == DType::f32) {
+    float value = 0;
+    std::memcpy(&value, source, sizeof(value));
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, source, sizeof(bits));
+  return dtype == DType::bf16 ? to_float(Bf16{bits}) : to_float(F16{bits});
+}
+
+inline void encode(DType dtype, double value, std::byte* target) {
+  const auto narrow = static_cast<float>(value);
+  if (dtype == DType::f32) {
+    std::memcpy(target, &narrow, sizeof(narrow));
+    return;
+  }
+  const uint16_t bits = dtype == DType::bf16 ? to_bf16(narrow).bits : to_f16(narrow).bits;
+  std::memcpy(target, &bits, sizeof(bits));
+}
+
+/// Largest relative error of one rounding to the dtype.
+inline double unit_roundoff(DType dtype) {
+  return dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+}
+
+/// Largest error of rounding a value near `value` to the dtype, subnormals of binary16 included.
+inline double rounding_error(DType dtype, double value) {
+  return std::abs(value) * unit_roundoff(dtype) * 1.01 + (dtype == DType::f16 ? 0x1p-25 : 1e-37);
+}
+
+/// A matrix of a test: its values on the host as double, and device memory that holds it between guard bytes.
+class TestMatrix {
+ public:
+  /// `shift` elements lie before the first one in its 4096-byte aligned memory.
+  TestMatrix(Device& device, Stream& stream, DType dtype, int64_t rows, int64_t columns,
+             int64_t stride, int64_t shift = 0)
+      : stream_(&stream),
+        dtype_(dtype),
+        rows_(rows),
+        columns_(columns),
+        stride_(stride),
+        shift_(shift),
+        image_(static_cast<size_t>((shift + rows * stride + 16) * size_of(dtype).count()), kGuard),
+        values_(static_cast<size_t>(rows * columns)),
+        memory_(device.allocate(Bytes(static_cast<int64_t>(image_.size())))) {
+    decode_all();
+    upload();
+  }
+
+  Matrix view() const {
+    return {memory_->data() + shift_ * size_of(dtype_).count(), dtype_, rows_, columns_, stride_};
+  }
+  template <class T = void>
+  T* data() const {
+    return static_cast<T*>(view().data);
+  }
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  double operator()(int64_t r, int64_t c) const {
+    return values_[static_cast<size_t>(r * columns_ + c)];
+  }
+
+  /// Sets all elements (rounded to the dtype) and uploads them.
+  template <class Value>
+  TestMatrix& fill(const Value& value) {
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t c = 0; c < columns_; ++c) {
+        encode(dtype_, value(r, c), image_.data() + offset(r, c));
+      }
+    }
+    decode_all();
+    upload();
+    return *this;
+  }
+  TestMatrix& fill_normal(Random& random, double scale = 1) {
+    return fill([&](int64_t, int64_t) { return scale * random.normal(); });
+  }
+
+  /// Fetches the device's values; fails the test where anything around the matrix has changed.
+  TestMatrix& download() {
+    const std::vector<std::byte> before = image_;
+    stream_->copy_async(image_.data(), memory_->data(), Bytes(static_cast<int64_t>(image_.size())));
+    stream_->synchronize();
+    std::vector<std::byte> outside = image_;
+    for (int64_t r = 0; r < rows_; ++r) {
+      std::memcpy(outside.data() + offset(r, 0), before.data() + offset(r, 0),
+                  static_cast<size_t>(columns_ * size_of(dtype_).count()));
+    }
+    EXPECT_TRUE(outside == before) << "bytes around the matrix were changed";
+    decode_all();
+    return *this;
+  }
+
+  /// The bytes of the elements, for bitwise comparisons.
+  std::vector<std::byte> bits() const {
+    std::vector<std::byte> all;
+    for (int64_t r = 0; r < rows_; ++r) {
+      all.insert(all.end(), at(r, 0), at(r, 0) + columns_ * size_of(dtype_).count());
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::byte kGuard{0x5a};
+
+  size_t offset(int64_t r, int64_t c) const {
+    return static_cast<size_t>((shift_ + r * stride_ + c) * size_of(dtype_).count());
+  }
+  const std::byte* at(int64_t r, int64_t c) const { return image_.data() + offset(r, c); }
+  void decode_all() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t c = 0; c < columns_; ++c) {
+        values_[static_cast<size_t>(r * columns_ + c)] = decode(dtype_, at(r, c));
+      }
+    }
+  }
+  void upload() {
+    stream_->copy_async(memory_->data(), image_.data(), Bytes(static_cast<int64_t>(image_.size())));
+    stream_->synchronize();
+  }
+
+  Stream* stream_;
+  DType dtype_;
+  int64_t rows_;
+  int64_t columns_;
+  int64_t stride_;
+  int64_t shift_;
+  std::vector<std::byte> image_;
+  std::vector<double> values_;
+  std::unique_ptr<Memory> memory_;
+};
+
+/// Device memory with a host image of plain values.
+template <class T>
+class TestArray {
+ public:
+  TestArray(Device& device, Stream& stream, std::vector<T> values)
+      : stream_(&stream), values_(std::move(values)), memory_(device.allocate(size())) {
+    stream_->copy_async(memory_->data(), values_.data(), size());
+    stream_->synchronize();
+  }
+  T* data() const { return reinterpret_cast<T*>(memory_->data()); }
+  const std::vector<T>& download() {
+    stream_->copy_async(values_.data(), memory_->data(), size());
+    stream_->synchronize();
+    return values_;
+  }
+
+ private:
+  Bytes size() const { return Bytes(static_cast<int64_t>(values_.size() * sizeof(T))); }
+
+  Stream* stream_;
+  std::vector<T> values_;
+  std::unique_ptr<Memory> memory_;
+};
+
+/// A device with one stream.
+class DeviceTest : public ::testing::TestWithParam<DeviceFactory> {
+ protected:
+  Workspace scratch(Bytes size) {
+    // Every kernel must do with exactly what it asked for: the guard behind it stays as it is.
+    scratch_ = device_->allocate(size + Bytes(64));
+    return {scratch_->data(), size};
+  }
+  Kernels& kernels() { return device_->kernels(); }
+  TestMatrix matrix(DType dtype, int64_t rows, int64_t columns, int64_t padding = 0,
+                    int64_t shift = 0) {
+    return {*device_, *stream_, dtype, rows, columns, columns + padding, shift};
+  }
+  template <class T>
+  TestArray<T> array(std::vector<T> values) {
+    return {*device_, *stream_, std::move(values)};
+  }
+
+  std::unique_ptr<Device> device_ = GetParam().make();
+  std::unique_ptr<Stream> stream_ = device_->create_stream("test");
+  std::unique_ptr<Memory> scratch_;
+};
+
+#define HEADRACE_DEVICE_SUITE(suite)                                                      \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite,                                                \
+                           ::testing::ValuesIn(headrace::device::testing::all_devices()), \
+                           [](const auto& made) { return made.param.name; })
+
+/// |actual - expected| <= bound, or both NaN.
+inline void expect_near(double actual, double expected, double bound, const std::string& where) {
+  if (std::isnan(expected)) {
+    EXPECT_TRUE(std::isnan(actual)) << where << ": " << actual << " instead of NaN";
+    return;
+  }
+  EXPECT_LE(std::abs(actual - expected), bound)
+      << where << ": " << actual << " instead of " << expected;
+}
+
+}  // namespace headrace::device::testing
