@@ -51,8 +51,8 @@ struct IoStatistics {
 
 /// Asynchronous file I/O. Owns its files, ring and threads; all functions are thread-safe. A
 /// completion ends when every part of its request was transferred in full; a short or failed
-/// part fails it with an IoError that names path, offset, expected and actual bytes. Completions are
-/// ended on the engine's own thread: their callbacks must be quick. The destructor waits for
+/// part fails it with an IoError that names path, offset, expected and actual bytes. Completions
+/// are ended on the engine's own thread: their callbacks must be quick. The destructor waits for
 /// what is in flight.
 class IoEngine {
  public:

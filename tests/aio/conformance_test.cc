@@ -1,0 +1,499 @@
+// One suite over all backends: what a client of IoEngine may rely on.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mount.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "tests/aio/test_disk.h"
+
+namespace headrace::aio {
+namespace {
+
+constexpr int64_t kBlock = 4096;
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+struct Setting {
+  BackendKind backend;
+  bool direct;
+};
+
+class Conformance : public ::testing::TestWithParam<Setting> {
+ protected:
+  void SetUp() override {
+    if (GetParam().backend == BackendKind::io_uring && !uring_refusal().empty()) {
+      GTEST_SKIP() << "io_uring is refused here: " << uring_refusal();
+    }
+  }
+
+  static IoEngineOptions options() {
+    IoEngineOptions options;
+    options.backend = GetParam().backend;
+    options.direct = GetParam().direct;
+    options.block_size = Bytes(16 * kBlock);
+    options.queue_depth = 16;
+    options.threads = 4;
+    return options;
+  }
+  static std::unique_ptr<IoEngine> make(const IoEngineOptions& options) {
+    return IoEngine::create(options);
+  }
+  /// Offsets, lengths and addresses in the random plans are multiples of this.
+  static int64_t unit() { return GetParam().direct ? kBlock : 1; }
+
+  TestFolder folder_;
+};
+
+/// Writes and reads at random places of several files, compared with arrays in memory.
+class RandomPlan {
+ public:
+  RandomPlan(IoEngine& engine, const TestFolder& folder, int files, int64_t unit, uint64_t seed)
+      : engine_(engine), unit_(unit), random_(seed, 0), source_(kFileSize), target_(kFileSize) {
+    for (int i = 0; i < files; ++i) {
+      ids_.push_back(engine.open(folder.file(fmt::format("plan{}-{}", seed, i)), true));
+      engine.allocate(ids_.back(), Bytes(kFileSize));
+      expected_.emplace_back(kFileSize, std::byte{0});
+    }
+  }
+
+  /// Writes that do not overlap, all in flight at once; then reads of other places, the same way.
+  void round() {
+    fill_random(source_.span(), random_.next_u64());
+    const std::vector<IoRequest> writes = draw(IoOperation::write, source_);
+    for (const IoRequest& write : writes) {
+      std::memcpy(expected(write), write.data, static_cast<size_t>(write.length.count()));
+    }
+    carry_out(writes);
+    const std::vector<IoRequest> reads = draw(IoOperation::read, target_);
+    carry_out(reads);
+    for (const IoRequest& read : reads) {
+      const auto length = static_cast<size_t>(read.length.count());
+      ASSERT_EQ(std::memcmp(read.data, expected(read), length), 0)
+          << "file " << static_cast<uint32_t>(read.file) << " offset " << read.offset << " length "
+          << length;
+      ++compared_;
+    }
+  }
+
+  int64_t bytes() const { return bytes_; }
+  int compared() const { return compared_; }
+
+ private:
+  static constexpr int64_t kFileSize = 2 << 20;
+
+  /// Requests one after the other over the memory, each in the same place of a random file.
+  std::vector<IoRequest> draw(IoOperation operation, const TestMemory& memory) {
+    std::vector<IoRequest> requests;
+    for (int64_t at = draw_size(0, 3); at < kFileSize; at += draw_size(0, 3)) {
+      const int64_t length = draw_size(unit_, random_.below(4) == 0 ? 100 : 3);
+      if (at + length > kFileSize) {
+        break;
+      }
+      requests.push_back(IoRequest{.operation = operation,
+                                   .io_class = static_cast<IoClass>(random_.below(3)),
+                                   .file = ids_[random_.below(ids_.size())],
+                                   .offset = at,
+                                   .data = memory.data() + at,
+                                   .length = Bytes(length)});
+      at += length;
+    }
+    return requests;
+  }
+  /// A multiple of the unit, from `least` to less than so many blocks more.
+  int64_t draw_size(int64_t least, int64_t blocks) {
+    const auto bound = static_cast<uint64_t>(blocks * kBlock);
+    return least + static_cast<int64_t>(random_.below(bound)) / unit_ * unit_;
+  }
+  void carry_out(const std::vector<IoRequest>& requests) {
+    std::vector<Completion> flying;
+    for (const IoRequest& request : requests) {
+      flying.push_back(engine_.submit(request));
+      bytes_ += request.length.count();
+    }
+    when_all(flying).wait();
+  }
+  std::byte* expected(const IoRequest& request) {
+    const auto file = static_cast<size_t>(request.file) - static_cast<size_t>(ids_.front());
+    return expected_[file].data() + request.offset;
+  }
+
+  IoEngine& engine_;
+  int64_t unit_;
+  Random random_;
+  TestMemory source_;
+  TestMemory target_;
+  std::vector<FileId> ids_;
+  std::vector<std::vector<std::byte>> expected_;
+  int64_t bytes_ = 0;
+  int compared_ = 0;
+};
+
+TEST_P(Conformance, RandomPlansMatchReferenceArrays) {
+  uint64_t seed = 1;
+  for (const int depth : {1, 2, 5, 64}) {
+    for (const int64_t blocks : {1, 7, 300}) {
+      for (const int files : {1, 5}) {
+        SCOPED_TRACE(
+            fmt::format("depth {} blocks {} files {} seed {}", depth, blocks, files, seed));
+        auto chosen = options();
+        chosen.queue_depth = depth;
+        chosen.block_size = Bytes(blocks * kBlock);
+        const auto engine = make(chosen);
+        RandomPlan plan(*engine, folder_, files, unit(), seed++);
+        plan.round();
+        plan.round();
+        EXPECT_GT(plan.compared(), 0);
+        const IoStatistics statistics = engine->statistics();
+        EXPECT_EQ(statistics.bytes_read + statistics.bytes_written, plan.bytes());
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, RegisteredMemoryTransfersTheSameBytes) {
+  const auto engine = make(options());
+  const FileId file = engine->open(folder_.file("registered"), true);
+  const TestMemory written(1 << 20);
+  const TestMemory read(1 << 20);
+  fill_random(written.span(), 3);
+  engine->register_memory(written.span());
+  engine->register_memory(read.span().subspan(64 * kBlock));  // the rest stays unregistered
+  engine->register_memory(written.span());                    // again: no harm
+  engine->submit(make_request(IoOperation::write, file, 0, written.span())).wait();
+  engine->submit(make_request(IoOperation::read, file, 0, read.span())).wait();
+  EXPECT_EQ(std::memcmp(written.data(), read.data(), read.size()), 0);
+  EXPECT_FALSE(engine->description().empty());
+}
+
+TEST_P(Conformance, ThreadsSubmitAtOnce) {
+  const auto engine = make(options());
+  constexpr int kThreads = 6;
+  constexpr int64_t kShare = 64 * kBlock;
+  const FileId file = engine->open(folder_.file("threads"), true);
+  engine->allocate(file, Bytes(kThreads * kShare));
+  std::atomic<int> good{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      const TestMemory memory(kShare);
+      const TestMemory check(kShare);
+      const FileId own = engine->open(folder_.file(fmt::format("own{}", thread)), true);
+      for (uint64_t round = 0; round < 10; ++round) {
+        fill_random(memory.span().first(2 * kBlock), round * 10 + static_cast<uint64_t>(thread));
+        std::vector<Completion> flying;
+        for (const FileId target : {file, own}) {
+          flying.push_back(engine->submit(
+              make_request(IoOperation::write, target, thread * kShare, memory.span())));
+        }
+        when_all(flying).wait();
+        engine
+            ->submit(make_request(IoOperation::read, round % 2 == 0 ? file : own, thread * kShare,
+                                  check.span()))
+            .wait();
+        good += std::memcmp(memory.data(), check.data(), kShare) == 0 ? 1 : 0;
+      }
+      engine->sync(own);
+      engine->close(own);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(good, kThreads * 10);
+}
+
+TEST_P(Conformance, CallbacksRunOnOneThreadAndMaySubmit) {
+  auto chosen = options();
+  const TestMemory memory(kBlock);
+  std::vector<std::thread::id> ids;
+  int left = 100;
+  Promise end;
+  const auto engine = make(chosen);
+  const FileId file = engine->open(folder_.file("chain"), true);
+  engine->submit(make_request(IoOperation::write, file, 0, memory.span())).wait();
+  std::function<void(std::exception_ptr)> next = [&](const std::exception_ptr& error) {
+    EXPECT_EQ(error, nullptr);
+    ids.push_back(std::this_thread::get_id());
+    if (--left == 0) {
+      end.set_done();
+      return;
+    }
+    engine->submit(make_request(IoOperation::read, file, 0, memory.span())).on_done(next);
+  };
+  next(nullptr);
+  end.completion().wait();
+  for (size_t i = 2; i < ids.size(); ++i) {  // the first two may have run here
+    EXPECT_EQ(ids[i], ids.back());
+  }
+}
+
+TEST_P(Conformance, ReadPastTheEndNamesEverything) {
+  const auto engine = make(options());
+  const std::string path = folder_.file("short");
+  const FileId file = engine->open(path, true);
+  engine->allocate(file, Bytes(20 * kBlock));
+  const TestMemory memory(32 * kBlock);
+  // Parts of 16 blocks: the second part gets 4 of its 16 blocks.
+  const IoError error =
+      error_of(engine->submit(make_request(IoOperation::read, file, 0, memory.span())));
+  EXPECT_EQ(error.where().path, path);
+  EXPECT_EQ(error.where().offset, 16 * kBlock);
+  EXPECT_EQ(error.where().expected_bytes, 16 * kBlock);
+  EXPECT_EQ(error.where().actual_bytes, 4 * kBlock);
+  EXPECT_EQ(error.where().error_number, 0);
+  EXPECT_FALSE(error.is_retryable());
+
+  const IoError beyond = error_of(engine->submit(
+      make_request(IoOperation::read, file, 100 * kBlock, memory.span().first(kBlock))));
+  EXPECT_EQ(beyond.where().offset, 100 * kBlock);
+  EXPECT_EQ(beyond.where().actual_bytes, 0);
+  // The engine is as good as before.
+  engine->submit(make_request(IoOperation::read, file, 0, memory.span().first(20 * kBlock))).wait();
+}
+
+TEST_P(Conformance, FileEndingInsideABlockIsShort) {
+  const auto engine = make(options());
+  const FileId file = engine->open(folder_.file("odd"), true);
+  engine->allocate(file, Bytes(kBlock + 100));
+  const TestMemory memory(2 * kBlock);
+  const IoError error =
+      error_of(engine->submit(make_request(IoOperation::read, file, 0, memory.span())));
+  EXPECT_EQ(error.where().expected_bytes, 2 * kBlock);
+  EXPECT_EQ(error.where().actual_bytes, kBlock + 100);
+}
+
+TEST_P(Conformance, PositionsBeyondFourGiB) {
+  const auto engine = make(options());
+  const FileId file = engine->open(folder_.file("far"), true);
+  const TestMemory written(3 * kBlock);
+  const TestMemory read(3 * kBlock);
+  fill_random(written.span(), 11);
+  for (const int64_t offset : {(int64_t{1} << 31) - kBlock, (int64_t{1} << 32) + 5 * kBlock}) {
+    engine->submit(make_request(IoOperation::write, file, offset, written.span())).wait();
+    std::memset(read.data(), 0, read.size());
+    engine->submit(make_request(IoOperation::read, file, offset, read.span())).wait();
+    EXPECT_EQ(std::memcmp(written.data(), read.data(), read.size()), 0) << offset;
+  }
+}
+
+TEST_P(Conformance, MissingFileIsAnIoError) {
+  const auto engine = make(options());
+  try {
+    engine->open(folder_.file("missing"), false);
+    FAIL() << "opened a file that does not exist";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.where().error_number, ENOENT);
+    EXPECT_EQ(error.where().path, folder_.file("missing"));
+  }
+}
+
+TEST_P(Conformance, MisuseIsAnInternalError) {
+  const auto engine = make(options());
+  const FileId file = engine->open(folder_.file("misuse"), true);
+  const TestMemory memory(2 * kBlock);
+  const auto span = memory.span();
+  auto negative = make_request(IoOperation::read, file, -kBlock, span);
+  EXPECT_THROW(engine->submit(negative), InternalError);
+  EXPECT_THROW(engine->submit(make_request(IoOperation::read, FileId{99}, 0, span)), InternalError);
+  if (engine->alignment() == Bytes(kBlock)) {
+    EXPECT_THROW(engine->submit(make_request(IoOperation::write, file, 512, span)), InternalError);
+    EXPECT_THROW(engine->submit(make_request(IoOperation::write, file, 0, span.first(100))),
+                 InternalError);
+    EXPECT_THROW(engine->submit(make_request(IoOperation::write, file, 0, span.subspan(8, kBlock))),
+                 InternalError);
+  }
+  engine->submit(make_request(IoOperation::write, file, 0, span.first(0))).wait();
+  engine->close(file);
+  EXPECT_THROW(engine->submit(make_request(IoOperation::read, file, 0, span)), InternalError);
+  EXPECT_THROW(engine->close(file), InternalError);
+  EXPECT_THROW(engine->sync(file), InternalError);
+}
+
+TEST_P(Conformance, DestructorEndsWhatIsInFlight) {
+  const TestMemory memory(4 << 20);
+  fill_random(memory.span().first(kBlock), 5);
+  std::vector<Completion> flying;
+  {
+    const auto engine = make(options());
+    const FileId file = engine->open(folder_.file("drain"), true);
+    for (int i = 0; i < 8; ++i) {
+      flying.push_back(engine->submit(make_request(
+          IoOperation::write, file, i * static_cast<int64_t>(memory.size()), memory.span())));
+    }
+  }
+  for (const Completion& completion : flying) {
+    EXPECT_TRUE(completion.is_done());
+    EXPECT_NO_THROW(completion.wait());
+  }
+}
+
+TEST_P(Conformance, CloseWaitsForRequests) {
+  const auto engine = make(options());
+  const TestMemory memory(4 << 20);
+  const FileId file = engine->open(folder_.file("closing"), true);
+  const Completion completion =
+      engine->submit(make_request(IoOperation::write, file, 0, memory.span()));
+  engine->close(file);
+  EXPECT_NO_THROW(completion.wait());
+}
+
+TEST_P(Conformance, NoDescriptorLeaks) {
+  const TestMemory memory(kBlock);
+  make(options()).reset();
+  const size_t before = open_descriptors();
+  for (int round = 0; round < 5; ++round) {
+    const auto engine = make(options());
+    for (int i = 0; i < 10; ++i) {
+      const FileId file = engine->open(folder_.file(fmt::format("leak{}", i)), true);
+      engine->submit(make_request(IoOperation::write, file, 0, memory.span())).wait();
+      if (i % 2 == 0) {
+        engine->close(file);
+      }
+    }
+    EXPECT_THROW(engine->open(folder_.file("not/there"), false), IoError);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_P(Conformance, DescriptorReuseReachesTheNewFile) {
+  const auto engine = make(options());
+  const TestMemory memory(kBlock);
+  for (uint64_t round = 0; round < 20; ++round) {
+    const std::string path = folder_.file(fmt::format("reuse{}", round));
+    const FileId file = engine->open(path, true);
+    fill_random(memory.span(), round);
+    engine->submit(make_request(IoOperation::write, file, 0, memory.span())).wait();
+    engine->close(file);
+    const FileId again = engine->open(path, false);
+    const TestMemory read(kBlock);
+    engine->submit(make_request(IoOperation::read, again, 0, read.span())).wait();
+    ASSERT_EQ(std::memcmp(memory.data(), read.data(), kBlock), 0) << round;
+    engine->close(again);
+  }
+}
+
+TEST_P(Conformance, BusySecondsAndRequestsAreCounted) {
+  const auto engine = make(options());
+  const TestMemory memory(1 << 20);
+  const FileId file = engine->open(folder_.file("statistics"), true);
+  const auto begin = std::chrono::steady_clock::now();
+  engine->submit(make_request(IoOperation::write, file, 0, memory.span())).wait();
+  const IoStatistics written = engine->statistics();
+  EXPECT_EQ(written.bytes_written, 1 << 20);
+  EXPECT_EQ(written.bytes_read, 0);
+  EXPECT_EQ(written.requests, 1);
+  EXPECT_GT(written.write_busy_seconds, 0.0);
+  EXPECT_EQ(written.read_busy_seconds, 0.0);
+  engine->submit(make_request(IoOperation::read, file, 0, memory.span())).wait();
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const IoStatistics both = engine->statistics();
+  EXPECT_EQ(both.requests, 2);
+  EXPECT_GT(both.read_busy_seconds, 0.0);
+  EXPECT_LE(both.read_busy_seconds + both.write_busy_seconds, wall);
+}
+
+TEST_P(Conformance, AllocateSetsTheLength) {
+  const auto engine = make(options());
+  const std::string path = folder_.file("length");
+  const FileId file = engine->open(path, true);
+  const TestMemory memory(2 * kBlock);
+  const auto can_read = [&](int64_t blocks) {
+    try {
+      engine
+          ->submit(make_request(IoOperation::read, file, (blocks - 1) * kBlock,
+                                memory.span().first(kBlock)))
+          .wait();
+      return true;
+    } catch (const IoError&) {
+      return false;
+    }
+  };
+  engine->allocate(file, Bytes(8 * kBlock));
+  EXPECT_TRUE(can_read(8));
+  EXPECT_FALSE(can_read(9));
+  engine->allocate(file, Bytes(4 * kBlock));
+  EXPECT_FALSE(can_read(5));
+  engine->allocate(file, Bytes(0));
+  EXPECT_FALSE(can_read(1));
+}
+
+std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
+  const std::string backend = info.param.backend == BackendKind::io_uring      ? "Uring"
+                              : info.param.backend == BackendKind::thread_pool ? "ThreadPool"
+                                                                               : "Simulated";
+  return backend + (info.param.direct ? "Direct" : "Buffered");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
+                         ::testing::Values(Setting{BackendKind::io_uring, true},
+                                           Setting{BackendKind::io_uring, false},
+                                           Setting{BackendKind::thread_pool, true},
+                                           Setting{BackendKind::thread_pool, false},
+                                           Setting{BackendKind::simulated, true},
+                                           Setting{BackendKind::simulated, false}),
+                         name_of);
+
+/// A real file system of one megabyte.
+class TinyFileSystem : public ::testing::TestWithParam<BackendKind> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == BackendKind::io_uring && !uring_refusal().empty()) {
+      GTEST_SKIP() << "io_uring is refused here: " << uring_refusal();
+    }
+    if (::mount("none", folder_.path().c_str(), "tmpfs", 0, "size=1m") != 0) {
+      GTEST_SKIP() << "mounting a tmpfs is not permitted here: " << std::strerror(errno);
+    }
+    mounted_ = true;
+  }
+  void TearDown() override {
+    if (mounted_) {
+      EXPECT_EQ(::umount2(folder_.path().c_str(), MNT_DETACH), 0) << std::strerror(errno);
+    }
+  }
+  TestFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST_P(TinyFileSystem, FullDiskIsNamed) {
+  IoEngineOptions options;
+  options.backend = GetParam();
+  options.direct = false;
+  options.block_size = Bytes(64 * kBlock);
+  const auto engine = IoEngine::create(options);
+  const std::string path = folder_.file("full");
+  const FileId file = engine->open(path, true);
+  try {
+    engine->allocate(file, kMiB * 4);
+    FAIL() << "4 MiB fit into 1 MiB";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.where().error_number, ENOSPC);
+    EXPECT_EQ(error.where().path, path);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("no space left"));
+  }
+  const TestMemory memory(4 << 20);
+  const IoError error =
+      error_of(engine->submit(make_request(IoOperation::write, file, 0, memory.span())));
+  EXPECT_EQ(error.where().error_number, ENOSPC);
+  EXPECT_GE(error.where().offset, int64_t{1 << 20} - 64 * kBlock);
+  EXPECT_LT(error.where().actual_bytes, error.where().expected_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, TinyFileSystem,
+                         ::testing::Values(BackendKind::io_uring, BackendKind::thread_pool),
+                         [](const auto& backend) {
+                           return backend.param == BackendKind::io_uring ? "Uring" : "ThreadPool";
+                         });
+
+}  // namespace
+}  // namespace headrace::aio
