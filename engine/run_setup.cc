@@ -1,0 +1,128 @@
+#include "engine/run_setup.h"
+
+#include <algorithm>
+
+#include "tiers/topology.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// Share of the free memory and disk that a run takes when no budget is given.
+constexpr double kDefaultMemoryShare = 0.7;
+constexpr double kDefaultDiskShare = 0.9;
+
+Bytes share_of(Bytes available, double share) {
+  return Bytes(static_cast<int64_t>(static_cast<double>(available.count()) * share));
+}
+
+std::optional<Tier> tier_of(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::none:
+      return std::nullopt;
+    case OffloadDevice::cpu:
+      return Tier::host;
+    case OffloadDevice::nvme:
+      return Tier::nvme;
+  }
+  return std::nullopt;
+}
+
+MemoryRequest make_memory_request(const Settings& settings, const tiers::MachineLimits& limits) {
+  MemoryRequest request;
+  if (settings.compute == ComputePlace::device) {
+    request.device_memory = settings.budgets.device;
+  }
+  request.host_memory =
+      settings.budgets.host.value_or(share_of(limits.memory_usable(), kDefaultMemoryShare));
+  request.has_nvme = !settings.offload.nvme_paths.empty();
+  request.offload_param = tier_of(settings.offload.weights);
+  request.offload_optimizer = tier_of(settings.offload.optimizer);
+  request.host_activations = settings.offload.activations != OffloadDevice::none;
+  request.nvme_activations = settings.offload.activations == OffloadDevice::nvme;
+  request.sub_group_size = settings.offload.sub_group;
+  request.micro_batches = settings.batch.accumulation_steps;
+  return request;
+}
+
+}  // namespace
+
+EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
+  EngineOptions options;
+  options.dtype = settings.dtype;
+  options.shape = {settings.batch.micro, seq};
+  options.policy = settings.policy == PolicyKind::lru ? "lru" : "optimal";
+  options.vocab_tile = settings.vocab_tile;
+  options.pin_memory = settings.offload.pin_memory;
+  options.nvme_paths = settings.offload.nvme_paths;
+  options.run_id = settings.run_id;
+  options.verify_reads = settings.aio.verify_reads;
+  options.io.block_size = settings.aio.block_size;
+  options.io.queue_depth = settings.aio.requests_in_flight();
+  options.io.backend = settings.aio.backend == IoBackendChoice::thread_pool
+                           ? aio::BackendKind::thread_pool
+                           : aio::BackendKind::io_uring;
+  const std::string disk = options.nvme_paths.empty() ? "." : options.nvme_paths.front();
+  const tiers::MachineLimits limits = tiers::machine_limits(disk);
+  options.nvme_budget =
+      settings.budgets.nvme.value_or(share_of(limits.disk_free, kDefaultDiskShare));
+  options.memory = make_memory_request(settings, limits);
+  return options;
+}
+
+LrScheduleOptions make_lr_options(const Settings& settings) {
+  LrScheduleOptions options;
+  const SchedulerSettings& from = settings.scheduler;
+  switch (from.kind) {
+    case SchedulerKind::constant:
+      options.kind = LrScheduleOptions::Kind::constant;
+      break;
+    case SchedulerKind::warmup:
+      options.kind = LrScheduleOptions::Kind::warmup;
+      break;
+    case SchedulerKind::warmup_decay:
+      options.kind = LrScheduleOptions::Kind::warmup_decay;
+      break;
+    case SchedulerKind::warmup_cosine:
+      options.kind = LrScheduleOptions::Kind::warmup_cosine;
+      break;
+  }
+  options.base_lr = settings.optimizer.lr;
+  options.warmup_min_lr = from.warmup_min_lr;
+  options.warmup_max_lr = from.warmup_max_lr;
+  options.warmup = from.warmup_shape == WarmupShape::linear
+                       ? LrScheduleOptions::Warmup::linear
+                       : LrScheduleOptions::Warmup::logarithmic;
+  options.warmup_num_steps = from.warmup_steps;
+  options.total_num_steps = from.total_steps;
+  options.warmup_min_ratio = from.warmup_min_ratio;
+  options.cos_min_ratio = from.cos_min_ratio;
+  return options;
+}
+
+LossScalerOptions make_loss_scaler_options(const Settings& settings) {
+  const LossScaleSettings& from = settings.loss_scale;
+  LossScalerOptions options;
+  options.dynamic = from.dynamic;
+  options.initial = from.initial;
+  options.min = from.min;
+  options.window_steps = from.window_steps;
+  options.hysteresis = from.hysteresis;
+  options.consecutive_hysteresis = from.consecutive_hysteresis;
+  return options;
+}
+
+AdamWOptions make_adamw_options(const Settings& settings) {
+  const OptimizerSettings& from = settings.optimizer;
+  AdamWOptions options;
+  options.lr = from.lr;
+  options.beta1 = from.beta1;
+  options.beta2 = from.beta2;
+  options.eps = from.eps;
+  options.weight_decay = from.weight_decay;
+  options.adam_w_mode = from.decoupled_weight_decay;
+  options.bias_correction = from.bias_correction;
+  return options;
+}
+
+}  // namespace headrace::engine
