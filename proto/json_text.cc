@@ -167,7 +167,7 @@ json parse_json_text(std::string_view text, const std::string& source) {
     check.problems().throw_if_any(source);
     return parsed;
   } catch (const json::parse_error& error) {
-    const size_t stop = error.byte > 0 ? error.byte - 1 : 0;
+    const size_t stop = std::min(error.byte > 0 ? error.byte - 1 : 0, text.size());
     const Place place = place_of(text, stop);
     throw InputError(fmt::format("{}:{}:{}: {}", source, place.line, place.column,
                                  syntax_problem(text, stop, reason_of(error))));
