@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
@@ -70,7 +71,7 @@ std::vector<Hierarchy> hierarchies(const std::string& root) {
     if (second == std::string::npos) {
       continue;
     }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     const std::string group = line.substr(second + 1);
     if (controllers == ",,") {
       for (const char* const mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {

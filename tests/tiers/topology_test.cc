@@ -1,0 +1,102 @@
+#include "tiers/topology.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace headrace::tiers {
+namespace {
+
+constexpr int64_t kGi = int64_t{1} << 30;
+
+TEST(Topology, CountsWhatThisProcessMayUse) {
+  const Topology topology = detect_topology();
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  EXPECT_EQ(topology.hardware_threads, CPU_COUNT(&allowed));
+  EXPECT_GE(topology.cores, 1);
+  EXPECT_LE(topology.cores, topology.hardware_threads);
+  ASSERT_FALSE(topology.numa_nodes.empty());
+}
+
+TEST(MachineLimits, OfThisMachine) {
+  const MachineLimits limits = machine_limits(".");
+  EXPECT_GT(limits.memory_usable(), Bytes(0));
+  EXPECT_LE(limits.memory_usable(), limits.memory_available);
+  EXPECT_LE(limits.memory_available, limits.memory_total);
+  EXPECT_GT(limits.disk_free, Bytes(0));
+  // A folder yet to be made counts as the parent that exists.
+  EXPECT_GT(machine_limits("./no/such/folder").disk_free, Bytes(0));
+}
+
+/// A made-up /proc and /sys.
+class FakeSystem : public ::testing::Test {
+ protected:
+  FakeSystem() {
+    put("/proc/meminfo",
+        "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n");
+  }
+  void put(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root_.path() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  MachineLimits limits() { return machine_limits("/", root_.path()); }
+  headrace::test::TemporaryFolder root_;
+};
+
+TEST_F(FakeSystem, NoGroupMeansNoLimit) {
+  EXPECT_EQ(limits().memory_total, Bytes(16 * kGi));
+  EXPECT_EQ(limits().memory_available, Bytes(8 * kGi));
+  EXPECT_FALSE(limits().cgroup_limit.has_value());
+  EXPECT_EQ(limits().memory_usable(), Bytes(8 * kGi));
+}
+
+TEST_F(FakeSystem, ReadsVersion2AndTheGroupsAbove) {
+  put("/proc/self/cgroup", "0::/slice/job\n");
+  put("/sys/fs/cgroup/slice/job/memory.max", "max\n");
+  put("/sys/fs/cgroup/slice/job/memory.current", "5\n");
+  put("/sys/fs/cgroup/slice/memory.max", "4294967296\n");
+  put("/sys/fs/cgroup/slice/memory.current", "3221225472\n");
+  put("/sys/fs/cgroup/slice/memory.stat", "anon 7\ninactive_file 2147483648\nactive_file 1\n");
+  const MachineLimits found = limits();
+  EXPECT_EQ(found.cgroup_limit, Bytes(4 * kGi));
+  EXPECT_EQ(found.cgroup_usage, Bytes(1 * kGi));
+  EXPECT_EQ(found.memory_usable(), Bytes(3 * kGi));
+}
+
+TEST_F(FakeSystem, ReadsVersion1) {
+  put("/proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/a/b\n0::/\n");
+  put("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "2147483648\n");
+  put("/sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1073741824\n");
+  put("/sys/fs/cgroup/memory/a/b/memory.stat", "inactive_file 1\ntotal_inactive_file 0\n");
+  put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(limits().cgroup_limit, Bytes(2 * kGi));
+  EXPECT_EQ(limits().memory_usable(), Bytes(1 * kGi));
+}
+
+TEST_F(FakeSystem, InAContainerTheMountIsTheGroup) {
+  put("/proc/self/cgroup", "0::/docker/0123\n");
+  put("/sys/fs/cgroup/memory.max", "1073741824\n");
+  put("/sys/fs/cgroup/memory.current", "2147483648\n");
+  EXPECT_EQ(limits().cgroup_limit, Bytes(kGi));
+  EXPECT_EQ(limits().memory_usable(), Bytes(0)) << "more used than allowed";
+}
+
+TEST_F(FakeSystem, TheCapabilityLiftsTheMemlockLimit) {
+  put("/proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\n");
+  EXPECT_FALSE(limits().memlock_limit.has_value());
+}
+
+TEST_F(FakeSystem, FailsWithoutMeminfo) {
+  std::filesystem::remove(root_.path() + "/proc/meminfo");
+  EXPECT_THROW(limits(), IoError);
+}
+
+}  // namespace
+}  // namespace headrace::tiers
