@@ -16,15 +16,21 @@ void ConflictOrder::begin(uint32_t action, std::vector<std::string>& report) {
 
 bool ConflictOrder::has_path(uint32_t earlier, uint32_t later) {
   const auto& direct = actions_[later].after;
-  if (std::find(direct.begin(), direct.end(), earlier) != direct.end()) { return true; }
+  if (std::find(direct.begin(), direct.end(), earlier) != direct.end()) {
+    return true;
+  }
   ++stamp_;
   std::vector<uint32_t> open{later};
   while (!open.empty()) {
     const uint32_t at = open.back();
     open.pop_back();
     for (const uint32_t before : actions_[at].after) {
-      if (before == earlier) { return true; }
-      if (before < earlier || before >= later || visited_[before] == stamp_) { continue; }
+      if (before == earlier) {
+        return true;
+      }
+      if (before < earlier || before >= later || visited_[before] == stamp_) {
+        continue;
+      }
       visited_[before] = stamp_;
       open.push_back(before);
     }
@@ -33,16 +39,25 @@ bool ConflictOrder::has_path(uint32_t earlier, uint32_t later) {
 }
 
 void ConflictOrder::require(int64_t earlier, const char* reason) {
-  if (earlier < 0 || earlier == action_) { return; }
+  if (earlier < 0 || earlier == action_) {
+    return;
+  }
   if (!has_path(static_cast<uint32_t>(earlier), action_)) {
-    report_->push_back(fmt::format("action {} may run before action {} ends: {}", action_, earlier,
-                                   reason));
+    report_->push_back(
+        fmt::format("action {} may run before action {} ends: {}", action_, earlier, reason));
   }
 }
 
 void ConflictOrder::touch_value(ObjectId object) {
   History& value = values_[index_of(object)];
-  require(value.writer, "it uses a value of the object that the other one makes");
+  // Ordered after the writer if it directly follows a user of the value that is.
+  const auto& direct = actions_[action_].after;
+  const bool follows_user = std::any_of(direct.begin(), direct.end(), [&](uint32_t before) {
+    return std::binary_search(value.readers.begin(), value.readers.end(), before);
+  });
+  if (!follows_user) {
+    require(value.writer, "it uses a value of the object that the other one makes");
+  }
   value.readers.push_back(action_);
 }
 
@@ -76,16 +91,19 @@ void ConflictOrder::change_value(ObjectId object) {
 void ConflictOrder::fill_bytes(Tier tier, int64_t begin, int64_t end) {
   auto& holes = holes_[static_cast<size_t>(tier)];
   std::vector<std::pair<int64_t, Hole>> rests;
-  for (auto hole = holes.begin(); hole != holes.end() && hole->first < end;) {
-    const int64_t hole_begin = hole->first;
-    const Hole known = hole->second;
-    if (known.end <= begin) {
-      ++hole;
-      continue;
-    }
+  auto hole = holes.lower_bound(begin);
+  if (hole != holes.begin() && std::prev(hole)->second.end > begin) {
+    --hole;
+  }
+  while (hole != holes.end() && hole->first < end) {
+    const auto [hole_begin, known] = *hole;
     require(known.freed_by, "it fills bytes that the other one frees");
-    if (hole_begin < begin) { rests.push_back({hole_begin, {begin, known.freed_by}}); }
-    if (known.end > end) { rests.push_back({end, {known.end, known.freed_by}}); }
+    if (hole_begin < begin) {
+      rests.push_back({hole_begin, {begin, known.freed_by}});
+    }
+    if (known.end > end) {
+      rests.push_back({end, {known.end, known.freed_by}});
+    }
     hole = holes.erase(hole);
   }
   holes.insert(rests.begin(), rests.end());

@@ -15,8 +15,8 @@ namespace headrace::scheduler {
 /// Two actions conflict when they touch the same copy, or different values of one object, or the
 /// same bytes of an arena, and one of them writes. Actions are shown in list order. Only neighbours
 /// in conflict are asked for a path (a reader against the last writer, a writer against the last
-/// writer and the readers since): order is transitive, so that covers all pairs. If all conflicts are
-/// ordered, every interleaving gives what the list order gives.
+/// writer and the readers since): order is transitive, so that covers all pairs. If all conflicts
+/// are ordered, every interleaving gives what the list order gives.
 class ConflictOrder {
  public:
   ConflictOrder(const std::vector<Action>& actions, size_t objects);

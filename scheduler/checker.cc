@@ -10,7 +10,7 @@ namespace headrace::scheduler {
 
 namespace {
 
-constexpr int64_t kNoValue = -1;      ///< a placed slot before its first write
+constexpr int64_t kNoValue = -1;       ///< a placed slot before its first write
 constexpr size_t kMaxViolations = 64;  ///< enough to see the pattern
 
 /// A copy as the replay sees it. Versions count the writes of the object in trace order.
@@ -39,7 +39,9 @@ class Replay {
     load(schedule_.initial);
     compare_initial();
     for (uint32_t i = 0; i < schedule_.actions.size(); ++i) {
-      if (report_.size() >= kMaxViolations) { return std::move(report_); }
+      if (report_.size() >= kMaxViolations) {
+        return std::move(report_);
+      }
       play(i);
     }
     check_end();
@@ -69,37 +71,51 @@ class Replay {
 
   /// Which version each operation must find, and how many operations still need each version.
   void number_versions() {
-    for (size_t o = 0; o < objects_.size(); ++o) { pending_[o].resize(1); }
+    for (size_t o = 0; o < objects_.size(); ++o) {
+      pending_[o].resize(1);
+    }
     std::vector<bool> discarded(objects_.size());
     expected_.resize(trace_.operations.size());
     for (size_t i = 0; i < trace_.operations.size(); ++i) {
       for (const Use& use : trace_.operations[i].uses) {
         auto& readers = pending_[index_of(use.object)];
         expected_[i].push_back(static_cast<int64_t>(readers.size()) - 1);
-        if (use.access != Access::write) { ++readers.back(); }
-        if (use.access != Access::read) { readers.push_back(0); }
+        if (use.access != Access::write) {
+          ++readers.back();
+        }
+        if (use.access != Access::read) {
+          readers.push_back(0);
+        }
         discarded[index_of(use.object)] = use.discard_after;
       }
     }
     for (size_t o = 0; o < objects_.size(); ++o) {
       // The end of the trace is one more reader of a persistent object.
       must_persist_.push_back(objects_[o].home.has_value() && !discarded[o]);
-      if (must_persist_[o]) { ++pending_[o].back(); }
+      if (must_persist_[o]) {
+        ++pending_[o].back();
+      }
     }
   }
 
   void load(const std::vector<Residency>& initial) {
     for (uint32_t o = 0; o < objects_.size(); ++o) {
-      if (objects_[o].home == Tier::nvme) { at(ObjectId{o}, Tier::nvme) = {true, 0, 0}; }
+      if (objects_[o].home == Tier::nvme) {
+        at(ObjectId{o}, Tier::nvme) = {true, 0, 0};
+      }
     }
     for (const Residency& residency : initial) {
-      if (residency.tier == Tier::nvme) { continue; }
+      if (residency.tier == Tier::nvme) {
+        continue;
+      }
       at(residency.object, residency.tier) = {true, 0, residency.offset};
       take_bytes(residency.object, residency.tier, residency.offset);
     }
     for (const Residency& residency : initial) {
       const auto& home = objects_[index_of(residency.object)].home;
-      if (residency.dirty && home) { at(residency.object, *home).version = kNoValue; }
+      if (residency.dirty && home) {
+        at(residency.object, *home).version = kNoValue;
+      }
     }
   }
 
@@ -150,7 +166,9 @@ class Replay {
     }
     for (const Tier other : {Tier::device, Tier::host, Tier::nvme}) {
       const SeenCopy& copy = at(object, other);
-      if (other != tier && copy.present && copy.version == version) { return; }
+      if (other != tier && copy.present && copy.version == version) {
+        return;
+      }
     }
     violation("the only copy of a value of '{}', in {}, is lost while it is needed", name(object),
               to_string(tier));
@@ -175,15 +193,23 @@ class Replay {
       return;
     }
     switch (action.kind) {
-      case ActionKind::transfer: play_transfer(action); break;
-      case ActionKind::drop: play_drop(action); break;
-      default: play_place(action); break;
+      case ActionKind::transfer:
+        play_transfer(action);
+        break;
+      case ActionKind::drop:
+        play_drop(action);
+        break;
+      default:
+        play_place(action);
+        break;
     }
   }
 
   void play_transfer(const Action& action) {
     const int distance = static_cast<int>(action.to) - static_cast<int>(action.from);
-    if (distance != 1 && distance != -1) { violation("transfer between tiers that do not touch"); }
+    if (distance != 1 && distance != -1) {
+      violation("transfer between tiers that do not touch");
+    }
     if (action.to > objects_[index_of(action.object)].floor) {
       violation("'{}' is moved below its floor, to {}", name(action.object), to_string(action.to));
     }
@@ -291,13 +317,15 @@ class Replay {
       const SeenCopy& copy = at(residency.object, residency.tier);
       listed[index_of(residency.object)][static_cast<size_t>(residency.tier)] = true;
       if (!copy.present || copy.offset != residency.offset || residency.dirty) {
-        report_.push_back(fmt::format("final residency of '{}' in {} at {} is not what the actions "
-                                      "leave there",
-                                      name(residency.object), to_string(residency.tier),
-                                      residency.offset));
+        report_.push_back(
+            fmt::format("final residency of '{}' in {} at {} is not what the actions "
+                        "leave there",
+                        name(residency.object), to_string(residency.tier), residency.offset));
       }
     }
-    for (uint32_t o = 0; o < objects_.size(); ++o) { check_end_of(ObjectId{o}, listed[o]); }
+    for (uint32_t o = 0; o < objects_.size(); ++o) {
+      check_end_of(ObjectId{o}, listed[o]);
+    }
   }
 
   void check_end_of(ObjectId object, const std::array<bool, kTierCount>& listed) {
@@ -305,15 +333,19 @@ class Replay {
     for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
       const SeenCopy& copy = at(object, tier);
       const auto say = [&](std::string_view what) {
-        report_.push_back(fmt::format("at the end, '{}' in {}: {}", name(object), to_string(tier),
-                                      what));
+        report_.push_back(
+            fmt::format("at the end, '{}' in {}: {}", name(object), to_string(tier), what));
       };
       const bool current = copy.present && copy.version == newest_[index_of(object)];
       if (home == tier && must_persist_[index_of(object)] && !current) {
         say("the home copy is not current");
       }
-      if (copy.present && !home) { say("an object without home outlives the trace"); }
-      if (copy.present && home && home != tier && !current) { say("a stale copy remains"); }
+      if (copy.present && !home) {
+        say("an object without home outlives the trace");
+      }
+      if (copy.present && home && home != tier && !current) {
+        say("a stale copy remains");
+      }
       if (copy.present && tier != Tier::nvme && !listed[static_cast<size_t>(tier)]) {
         say("it is resident but not in the final residency");
       }
@@ -340,8 +372,8 @@ class Replay {
   const std::vector<ObjectFacts>& objects_;
   ConflictOrder order_;
   std::vector<std::array<SeenCopy, kTierCount>> copies_;
-  std::vector<int64_t> newest_;                ///< by object: its version now
-  std::vector<std::vector<int64_t>> pending_;  ///< by object and version: reads still to come
+  std::vector<int64_t> newest_;                 ///< by object: its version now
+  std::vector<std::vector<int64_t>> pending_;   ///< by object and version: reads still to come
   std::vector<std::vector<int64_t>> expected_;  ///< by operation and use: version before it
   std::vector<bool> must_persist_;
   std::vector<bool> ran_;

@@ -23,7 +23,9 @@ class Compiler {
         memory_(input, footprint, model, next_use_, plan_) {}
 
   Schedule run() {
-    for (uint32_t i = 0; i < input_.trace->operations.size(); ++i) { step(i); }
+    for (uint32_t i = 0; i < input_.trace->operations.size(); ++i) {
+      step(i);
+    }
     memory_.finish();
     Schedule schedule = plan_.finish();
     schedule.initial = input_.initial;
@@ -38,20 +40,26 @@ class Compiler {
     // Host slots first: making room for a slot of the device may need the way through the host.
     for (const Tier tier : {Tier::host, Tier::device}) {
       for (const ObjectId object : footprint_.anchored_from[index]) {
-        if (anchor_of((*input_.objects)[index_of(object)]) == tier) { memory_.take_anchor(object); }
+        if (anchor_of((*input_.objects)[index_of(object)]) == tier) {
+          memory_.take_anchor(object);
+        }
       }
     }
     serve(index, Tier::device);
     serve(index, Tier::host);
     for (const Use& use : operation.uses) {
-      if (writes(use.access)) { memory_.drop_others(use.object, use.tier); }
+      if (writes(use.access)) {
+        memory_.drop_others(use.object, use.tier);
+      }
     }
     plan_.operation(index);
     for (const Use& use : operation.uses) {
       memory_.unpin(use.object, use.tier);
       memory_.after_use(use);
     }
-    for (const ObjectId object : footprint_.anchored_until[index]) { memory_.give_anchor(object); }
+    for (const ObjectId object : footprint_.anchored_until[index]) {
+      memory_.give_anchor(object);
+    }
   }
 
   /// Gives all uses of the operation in one tier their slots, pinned, and then their values.
@@ -59,7 +67,9 @@ class Compiler {
     std::vector<ObjectId> resident;
     std::vector<ObjectId> missing;
     for (const Use& use : input_.trace->operations[index].uses) {
-      if (use.tier != tier) { continue; }
+      if (use.tier != tier) {
+        continue;
+      }
       if (memory_.has_slot(use.object, tier)) {
         memory_.pin(use.object, tier);
         if (anchor_of((*input_.objects)[index_of(use.object)]) != tier) {
@@ -69,9 +79,13 @@ class Compiler {
         missing.push_back(use.object);
       }
     }
-    if (!allocate_all(missing, tier)) { compact(index, tier, resident, missing); }
+    if (!allocate_all(missing, tier)) {
+      compact(index, tier, resident, missing);
+    }
     for (const Use& use : input_.trace->operations[index].uses) {
-      if (use.tier != tier) { continue; }
+      if (use.tier != tier) {
+        continue;
+      }
       if (use.access == Access::write) {
         memory_.prepare_write(use.object, tier);
       } else {
@@ -82,15 +96,16 @@ class Compiler {
 
   /// Largest first; on failure the slots that were taken are given back.
   bool allocate_all(std::vector<ObjectId>& missing, Tier tier) {
-    std::stable_sort(missing.begin(), missing.end(), [&](ObjectId a, ObjectId b) {
-      return memory_.size(a) > memory_.size(b);
-    });
+    std::stable_sort(missing.begin(), missing.end(),
+                     [&](ObjectId a, ObjectId b) { return memory_.size(a) > memory_.size(b); });
     for (size_t i = 0; i < missing.size(); ++i) {
       if (memory_.try_allocate(missing[i], tier)) {
         memory_.pin(missing[i], tier);
         continue;
       }
-      while (i-- > 0) { memory_.cancel_allocation(missing[i], tier); }
+      while (i-- > 0) {
+        memory_.cancel_allocation(missing[i], tier);
+      }
       return false;
     }
     return true;
@@ -101,14 +116,15 @@ class Compiler {
   /// has made sure that there is room.
   void compact(uint32_t index, Tier tier, std::vector<ObjectId> resident,
                std::vector<ObjectId> missing) {
-    std::stable_sort(resident.begin(), resident.end(), [&](ObjectId a, ObjectId b) {
-      return memory_.size(a) < memory_.size(b);
-    });
+    std::stable_sort(resident.begin(), resident.end(),
+                     [&](ObjectId a, ObjectId b) { return memory_.size(a) < memory_.size(b); });
     for (const ObjectId object : resident) {
       memory_.unpin(object, tier);
       memory_.evict(object, tier);
       missing.push_back(object);
-      if (allocate_all(missing, tier)) { return; }
+      if (allocate_all(missing, tier)) {
+        return;
+      }
     }
     const auto t = static_cast<size_t>(tier);
     int64_t offset = footprint_.homes[t] + footprint_.anchored_top[t][index];

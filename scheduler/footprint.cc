@@ -17,10 +17,14 @@ class FirstFit {
  public:
   int64_t take(int64_t size) {
     auto hole = holes_.begin();
-    while (hole->second - hole->first < size) { ++hole; }
+    while (hole->second - hole->first < size) {
+      ++hole;
+    }
     const auto [begin, end] = *hole;
     holes_.erase(hole);
-    if (begin + size < end) { holes_.emplace(begin + size, end); }
+    if (begin + size < end) {
+      holes_.emplace(begin + size, end);
+    }
     return begin;
   }
   void give(int64_t begin, int64_t size) {
@@ -50,8 +54,12 @@ void find_lifetimes(const Trace& trace, const std::vector<ObjectFacts>& objects,
   for (size_t i = 0; i < operations; ++i) {
     for (const Use& use : trace.operations[i].uses) {
       const ObjectFacts& facts = objects[index_of(use.object)];
-      if (facts.home || !anchor_of(facts)) { continue; }
-      if (last[index_of(use.object)] < 0) { footprint.anchored_from[i].push_back(use.object); }
+      if (facts.home || !anchor_of(facts)) {
+        continue;
+      }
+      if (last[index_of(use.object)] < 0) {
+        footprint.anchored_from[i].push_back(use.object);
+      }
       last[index_of(use.object)] = static_cast<int64_t>(i);
     }
   }
@@ -77,8 +85,8 @@ void place_anchored(const std::vector<ObjectFacts>& objects, Bytes alignment,
     }
     for (const ObjectId object : footprint.anchored_until[i]) {
       const ObjectFacts& facts = objects[index_of(object)];
-      arenas[static_cast<size_t>(*anchor_of(facts))].give(
-          footprint.anchor_offset[index_of(object)], slot_bytes(facts, alignment));
+      arenas[static_cast<size_t>(*anchor_of(facts))].give(footprint.anchor_offset[index_of(object)],
+                                                          slot_bytes(facts, alignment));
     }
   }
 }
@@ -115,8 +123,12 @@ Footprint measure_footprint(const Trace& trace, const std::vector<ObjectFacts>& 
       homes = detail::checked_add(homes, slot_bytes(facts, alignment));
     }
   }
-  for (auto& by_operation : footprint.floating) { by_operation.resize(trace.operations.size()); }
-  for (auto& by_operation : footprint.transit) { by_operation.resize(trace.operations.size()); }
+  for (auto& by_operation : footprint.floating) {
+    by_operation.resize(trace.operations.size());
+  }
+  for (auto& by_operation : footprint.transit) {
+    by_operation.resize(trace.operations.size());
+  }
   std::vector<bool> uses_device(trace.operations.size());
   for (size_t i = 0; i < trace.operations.size(); ++i) {
     for (const Use& use : trace.operations[i].uses) {

@@ -27,8 +27,12 @@ void check_use(const Operation& operation, const Use& use, const ObjectFacts& fa
     return InputError(
         fmt::format("operation '{}', object '{}': {}", operation.name, facts.name, what));
   };
-  if (use.tier == Tier::nvme) { throw fail("operations use objects in device or host, not nvme"); }
-  if (use.tier > facts.floor) { throw fail("used in host, but its floor is device"); }
+  if (use.tier == Tier::nvme) {
+    throw fail("operations use objects in device or host, not nvme");
+  }
+  if (use.tier > facts.floor) {
+    throw fail("used in host, but its floor is device");
+  }
   if (life != Life::alive && use.access != Access::write) {
     throw fail(life == Life::unborn ? "used before it is written, and it has no home"
                                     : "used after its value was discarded; it must be written");
@@ -50,18 +54,28 @@ void check_residency(const CompileInput& input, const Footprint& footprint,
     return InputError(fmt::format("initial residency of '{}' in {} at {}: {}", facts.name,
                                   to_string(residency.tier), residency.offset, what));
   };
-  if (!facts.home) { throw fail("an object without home cannot outlive a trace"); }
-  if (residency.tier > facts.floor) { throw fail("below the object's floor"); }
+  if (!facts.home) {
+    throw fail("an object without home cannot outlive a trace");
+  }
+  if (residency.tier > facts.floor) {
+    throw fail("below the object's floor");
+  }
   const auto t = static_cast<size_t>(residency.tier);
   const Bytes budget = residency.tier == Tier::device ? input.budgets.device : input.budgets.host;
   const int64_t end = residency.offset + slot_bytes(facts, input.budgets.alignment);
   if (residency.offset < 0 || residency.offset % input.budgets.alignment.count() != 0) {
     throw fail("the offset is not aligned");
   }
-  if (end > budget.count()) { throw fail(fmt::format("ends beyond the budget of {}", budget)); }
+  if (end > budget.count()) {
+    throw fail(fmt::format("ends beyond the budget of {}", budget));
+  }
   const bool home = has_home_in(facts, residency.tier);
-  if (home && end > footprint.homes[t]) { throw fail("home slots must be packed at the low end"); }
-  if (home && residency.dirty) { throw fail("a home copy cannot be dirty"); }
+  if (home && end > footprint.homes[t]) {
+    throw fail("home slots must be packed at the low end");
+  }
+  if (home && residency.dirty) {
+    throw fail("a home copy cannot be dirty");
+  }
 }
 
 }  // namespace
@@ -89,8 +103,8 @@ void check_trace(const Trace& trace, const std::vector<ObjectFacts>& objects, By
                                      operation.name, o, objects.size()));
       }
       if (last_operation[o] == static_cast<int64_t>(i)) {
-        throw InputError(fmt::format("operation '{}' uses object '{}' twice", operation.name,
-                                     objects[o].name));
+        throw InputError(
+            fmt::format("operation '{}' uses object '{}' twice", operation.name, objects[o].name));
       }
       last_operation[o] = static_cast<int64_t>(i);
       check_use(operation, use, objects[o], life[o]);
@@ -104,7 +118,9 @@ void check_initial(const CompileInput& input, const Footprint& footprint) {
   std::vector<std::array<uint8_t, kTierCount>> seen(input.objects->size());
   for (const Residency& residency : input.initial) {
     const ObjectFacts& facts = facts_of(input, residency);
-    if (residency.tier == Tier::nvme) { continue; }
+    if (residency.tier == Tier::nvme) {
+      continue;
+    }
     check_residency(input, footprint, residency);
     uint8_t& count = seen[index_of(residency.object)][static_cast<size_t>(residency.tier)];
     if (count++ != 0) {
@@ -138,7 +154,9 @@ void check_capacity(const CompileInput& input, const Footprint& footprint) {
   for (const Tier tier : {Tier::device, Tier::host}) {
     const Bytes budget = tier == Tier::device ? input.budgets.device : input.budgets.host;
     const auto [needed, operation] = footprint.peak(tier);
-    if (needed <= budget.count()) { continue; }
+    if (needed <= budget.count()) {
+      continue;
+    }
     const auto& operations = input.trace->operations;
     const std::string who =
         operation < operations.size()

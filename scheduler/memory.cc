@@ -26,16 +26,20 @@ Memory::Memory(const CompileInput& input, const Footprint& footprint, const Vict
 void Memory::load_initial() {
   for (uint32_t o = 0; o < copies_.size(); ++o) {
     const auto& home = (*input_.objects)[o].home;
-    if (home) { copy(ObjectId{o}, *home).valid = true; }
+    if (home) {
+      copy(ObjectId{o}, *home).valid = true;
+    }
   }
-  // The list is ordered by last use: negative ranks put all of it before the first operation.
-  int64_t rank = -static_cast<int64_t>(input_.initial.size());
+  int64_t rank = 0;  // the list is ordered by last use
   for (const Residency& residency : input_.initial) {
-    if (residency.tier == Tier::nvme) { continue; }
+    if (residency.tier == Tier::nvme) {
+      continue;
+    }
     Copy& resident = copy(residency.object, residency.tier);
     resident = {residency.offset, true, rank++};
-    slots(residency.tier).occupy(residency.offset, size(residency.object),
-                                 static_cast<int32_t>(index_of(residency.object)));
+    slots(residency.tier)
+        .occupy(residency.offset, size(residency.object),
+                static_cast<int32_t>(index_of(residency.object)));
     if (has_home_in(facts(residency.object), residency.tier)) {
       pin(residency.object, residency.tier);
     }
@@ -43,9 +47,13 @@ void Memory::load_initial() {
   }
   for (const Residency& residency : input_.initial) {
     const auto& home = facts(residency.object).home;
-    if (residency.dirty && home) { copy(residency.object, *home).valid = false; }
+    if (residency.dirty && home) {
+      copy(residency.object, *home).valid = false;
+    }
   }
-  for (const Residency& residency : input_.initial) { rescore(residency.object); }
+  for (const Residency& residency : input_.initial) {
+    rescore(residency.object);
+  }
 }
 
 void Memory::begin_operation(uint32_t position) {
@@ -55,13 +63,19 @@ void Memory::begin_operation(uint32_t position) {
   }
 }
 
-void Memory::pin(ObjectId object, Tier tier) { slots(tier).pin(copy(object, tier).slot); }
-void Memory::unpin(ObjectId object, Tier tier) { slots(tier).unpin(copy(object, tier).slot); }
+void Memory::pin(ObjectId object, Tier tier) {
+  slots(tier).pin(copy(object, tier).slot);
+}
+void Memory::unpin(ObjectId object, Tier tier) {
+  slots(tier).unpin(copy(object, tier).slot);
+}
 
 bool Memory::is_only_copy(ObjectId object, Tier tier) const {
   const auto& copies = copies_[index_of(object)];
   for (size_t t = 0; t < copies.size(); ++t) {
-    if (t != static_cast<size_t>(tier) && copies[t].valid) { return false; }
+    if (t != static_cast<size_t>(tier) && copies[t].valid) {
+      return false;
+    }
   }
   return copies[static_cast<size_t>(tier)].valid;
 }
@@ -74,13 +88,14 @@ StallModel Memory::arrival(ObjectId object, Tier tier) const {
   StallModel model;
   model.deadline = deadline_;
   if (tier == Tier::device) {
-    if (!next_use_.value_is_needed(object)) { return model; }
+    if (!next_use_.value_is_needed(object)) {
+      return model;
+    }
     model.transfer_seconds = seconds(object, Tier::host, Tier::device);
     model.lane_free = plan_.lane_free(Lane::host_to_device);
     if (!is_valid(object, Tier::host)) {
-      model.lane_free =
-          std::max(model.lane_free, plan_.lane_free(Lane::nvme_read) +
-                                        seconds(object, Tier::nvme, Tier::host));
+      model.lane_free = std::max(model.lane_free, plan_.lane_free(Lane::nvme_read) +
+                                                      seconds(object, Tier::nvme, Tier::host));
     }
     return model;
   }
@@ -102,7 +117,9 @@ bool Memory::try_allocate(ObjectId object, Tier tier) {
       plan_.lane_free(tier == Tier::device ? Lane::device_to_host : Lane::nvme_write);
   query.stall = model_.stall(arrival(object, tier));
   const auto offset = slots(tier).find_window(query);
-  if (!offset) { return false; }
+  if (!offset) {
+    return false;
+  }
   allocate_at(object, tier, *offset);
   return true;
 }
@@ -122,7 +139,9 @@ void Memory::cancel_allocation(ObjectId object, Tier tier) {
 }
 
 void Memory::evict(ObjectId object, Tier tier) {
-  if (is_only_copy(object, tier) && next_use_.value_is_needed(object)) { move_away(object, tier); }
+  if (is_only_copy(object, tier) && next_use_.value_is_needed(object)) {
+    move_away(object, tier);
+  }
   drop(object, tier);
   rescore(object);
 }
@@ -146,7 +165,7 @@ void Memory::transfer(ObjectId object, Tier from, Tier to) {
   const bool new_slot = to != Tier::nvme && !target.valid && !has_home_in(facts(object), to);
   plan_.transfer(object, from, to, target.slot, new_slot);
   target.valid = true;
-  target.last_use = position_;
+  target.last_use = now();
   rescore(object);
 }
 
@@ -154,7 +173,9 @@ void Memory::drop(ObjectId object, Tier tier) {
   Copy& old = copy(object, tier);
   const bool home = has_home_in(facts(object), tier);
   double ready = 0;
-  if (old.valid && !home) { ready = plan_.drop(object, tier, old.slot); }
+  if (old.valid && !home) {
+    ready = plan_.drop(object, tier, old.slot);
+  }
   old.valid = false;
   if (tier != Tier::nvme && old.slot >= 0 && anchor_of(facts(object)) != tier) {
     slots(tier).release(old.slot, ready);
@@ -163,7 +184,9 @@ void Memory::drop(ObjectId object, Tier tier) {
 }
 
 void Memory::bring(ObjectId object, Tier tier) {
-  if (is_valid(object, tier)) { return; }
+  if (is_valid(object, tier)) {
+    return;
+  }
   if (tier == Tier::device) {
     if (!is_valid(object, Tier::host)) {
       HR_CHECK(is_valid(object, Tier::nvme), "'{}' has no value", facts(object).name);
@@ -204,7 +227,9 @@ void Memory::give_anchor(ObjectId object) {
 
 void Memory::drop_others(ObjectId object, Tier kept) {
   for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
-    if (tier != kept) { drop(object, tier); }
+    if (tier != kept) {
+      drop(object, tier);
+    }
   }
 }
 
@@ -212,7 +237,7 @@ void Memory::after_use(const Use& use) {
   next_use_.advance(use.object);
   Copy& used = copy(use.object, use.tier);
   used.valid = true;
-  used.last_use = position_;
+  used.last_use = now();
   if (!next_use_.value_is_needed(use.object)) {
     drop(use.object, use.tier);
     drop_others(use.object, use.tier);
@@ -224,7 +249,9 @@ void Memory::after_use(const Use& use) {
 
 void Memory::return_home(ObjectId object) {
   const auto& home = facts(object).home;
-  if (!home || is_valid(object, *home) || next_use_.will_be_written(object)) { return; }
+  if (!home || is_valid(object, *home) || next_use_.will_be_written(object)) {
+    return;
+  }
   if (*home == Tier::host) {
     transfer(object, Tier::device, Tier::host);
   } else if (is_valid(object, Tier::host)) {
@@ -247,15 +274,17 @@ void Memory::finish() {
     const ObjectId object{o};
     const auto& home = facts(object).home;
     if (home && !is_valid(object, *home) && next_use_.value_is_needed(object)) {
-      away.emplace_back(std::max(plan_.idle_from(object, Tier::device),
-                                 plan_.idle_from(object, Tier::host)),
-                        object);
+      away.emplace_back(
+          std::max(plan_.idle_from(object, Tier::device), plan_.idle_from(object, Tier::host)),
+          object);
     }
   }
   std::sort(away.begin(), away.end());
   for (const auto& entry : away) {
     const ObjectId object = entry.second;
-    if (!is_valid(object, *facts(object).home)) { force_home(object); }
+    if (!is_valid(object, *facts(object).home)) {
+      force_home(object);
+    }
   }
 }
 
@@ -272,7 +301,9 @@ std::vector<Residency> Memory::residents() const {
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Residency> residents;
-  for (const auto& entry : found) { residents.push_back(entry.second); }
+  for (const auto& entry : found) {
+    residents.push_back(entry.second);
+  }
   return residents;
 }
 
@@ -284,8 +315,7 @@ CopyFacts Memory::describe(ObjectId object, Tier tier) const {
   result.idle_from = plan_.idle_from(object, tier);
   result.in_host = tier == Tier::host && is_valid(object, Tier::device);
   const ObjectFacts& object_facts = facts(object);
-  const bool moves =
-      is_only_copy(object, tier) && next_use_.value_is_needed(object);
+  const bool moves = is_only_copy(object, tier) && next_use_.value_is_needed(object);
   if (tier == Tier::device) {
     result.refetch_seconds = seconds(object, Tier::host, Tier::device);
     if (moves) {
@@ -296,7 +326,9 @@ CopyFacts Memory::describe(ObjectId object, Tier tier) const {
   } else {
     const Tier below = anchor_of(object_facts) == Tier::device ? Tier::device : Tier::nvme;
     result.refetch_seconds = seconds(object, below, Tier::host);
-    if (moves) { result.flush_seconds = seconds(object, Tier::host, below); }
+    if (moves) {
+      result.flush_seconds = seconds(object, Tier::host, below);
+    }
   }
   result.flush_is_due = object_facts.home && !next_use_.will_be_written(object);
   return result;

@@ -73,6 +73,8 @@ class Memory {
   SlotMap& slots(Tier tier) { return slots_[static_cast<size_t>(tier)]; }
 
   void load_initial();
+  /// Order of use: everything that was resident at first comes before the first operation.
+  int64_t now() const { return static_cast<int64_t>(input_.initial.size()) + position_; }
   bool is_only_copy(ObjectId object, Tier tier) const;
   void transfer(ObjectId object, Tier from, Tier to);
   void move_away(ObjectId object, Tier tier);

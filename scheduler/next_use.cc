@@ -10,16 +10,22 @@ NextUse::NextUse(const Trace& trace, const std::vector<ObjectFacts>& objects)
       writes_end_(objects.size()),
       persistent_(objects.size()) {
   for (const Operation& operation : trace.operations) {
-    for (const Use& use : operation.uses) { ++first_[index_of(use.object) + 1]; }
+    for (const Use& use : operation.uses) {
+      ++first_[index_of(use.object) + 1];
+    }
   }
-  for (size_t i = 0; i < objects.size(); ++i) { first_[i + 1] += first_[i]; }
+  for (size_t i = 0; i < objects.size(); ++i) {
+    first_[i + 1] += first_[i];
+  }
   visits_.resize(first_.back());
   std::vector<uint32_t> filled(objects.size());
   for (uint32_t position = 0; position < trace.operations.size(); ++position) {
     for (const Use& use : trace.operations[position].uses) {
       const uint32_t i = index_of(use.object);
       visits_[first_[i] + filled[i]++] = {position, use.tier, use.access, use.discard_after};
-      if (writes(use.access)) { writes_end_[i] = filled[i]; }
+      if (writes(use.access)) {
+        writes_end_[i] = filled[i];
+      }
     }
   }
   next_on_device_.resize(visits_.size() + objects.size(), kNever);
@@ -59,8 +65,12 @@ void NextUse::link(uint32_t object, bool persistent, uint32_t operations) {
 bool NextUse::value_is_needed(ObjectId object) const {
   const uint32_t i = index_of(object);
   const uint32_t at = first_[i] + cursor_[i];
-  if (at < first_[i + 1]) { return visits_[at].access != Access::write; }
-  if (persistent_[i] == 0) { return false; }
+  if (at < first_[i + 1]) {
+    return visits_[at].access != Access::write;
+  }
+  if (persistent_[i] == 0) {
+    return false;
+  }
   return cursor_[i] == 0 || !visits_[at - 1].discard_after;
 }
 

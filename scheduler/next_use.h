@@ -34,8 +34,7 @@ class NextUse {
   }
   /// No operation of this trace uses the object any more.
   bool is_over(ObjectId object) const {
-    return first_[index_of(object)] + cursor_[index_of(object)] ==
-           first_[index_of(object) + 1];
+    return first_[index_of(object)] + cursor_[index_of(object)] == first_[index_of(object) + 1];
   }
 
  private:

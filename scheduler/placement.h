@@ -14,13 +14,17 @@ inline std::optional<Tier> anchor_of(const ObjectFacts& facts) {
   return lowest == Tier::nvme ? std::nullopt : std::optional<Tier>(lowest);
 }
 
-inline bool has_home_in(const ObjectFacts& facts, Tier tier) { return facts.home == tier; }
+inline bool has_home_in(const ObjectFacts& facts, Tier tier) {
+  return facts.home == tier;
+}
 
 /// Bytes of an object's slot.
 inline int64_t slot_bytes(const ObjectFacts& facts, Bytes alignment) {
   return align_up(facts.size, alignment).count();
 }
 
-inline bool writes(Access access) { return access != Access::read; }
+inline bool writes(Access access) {
+  return access != Access::read;
+}
 
 }  // namespace headrace::scheduler

@@ -18,7 +18,9 @@ int64_t PlanBuilder::slot_end(ObjectId object, int64_t offset) const {
 double PlanBuilder::append(Action action) {
   action.after = dependencies_.finish();
   double time = 0;
-  for (const uint32_t before : action.after) { time = std::max(time, ends_[before]); }
+  for (const uint32_t before : action.after) {
+    time = std::max(time, ends_[before]);
+  }
   if (const auto lane = lane_of(input_, action)) {
     double& lane_free = lane_free_[static_cast<size_t>(*lane)];
     time = std::max(time, lane_free) + seconds_of(input_, action);
@@ -35,7 +37,9 @@ void PlanBuilder::touched(ObjectId object, Tier tier, double end) {
 }
 
 void PlanBuilder::note_slot(ObjectId object, Tier tier, int64_t offset) {
-  if (tier == Tier::nvme) { return; }
+  if (tier == Tier::nvme) {
+    return;
+  }
   Bytes& peak = tier == Tier::device ? schedule_.peak_device : schedule_.peak_host;
   peak = std::max(peak, Bytes(slot_end(object, offset)));
 }
@@ -43,10 +47,18 @@ void PlanBuilder::note_slot(ObjectId object, Tier tier, int64_t offset) {
 void PlanBuilder::count_bytes(ObjectId object, Tier from, Tier to) {
   const Bytes size = (*input_.objects)[index_of(object)].size;
   switch (transfer_lane(from, to)) {
-    case Lane::nvme_read: schedule_.nvme_read += size; break;
-    case Lane::nvme_write: schedule_.nvme_write += size; break;
-    case Lane::host_to_device: schedule_.host_to_device += size; break;
-    default: schedule_.device_to_host += size; break;
+    case Lane::nvme_read:
+      schedule_.nvme_read += size;
+      break;
+    case Lane::nvme_write:
+      schedule_.nvme_write += size;
+      break;
+    case Lane::host_to_device:
+      schedule_.host_to_device += size;
+      break;
+    default:
+      schedule_.device_to_host += size;
+      break;
   }
 }
 
@@ -54,7 +66,9 @@ void PlanBuilder::transfer(ObjectId object, Tier from, Tier to, int64_t offset, 
   dependencies_.begin(static_cast<uint32_t>(ends_.size()));
   dependencies_.reads(object, from);
   dependencies_.overwrites(object, to);
-  if (to != Tier::nvme && new_slot) { dependencies_.fills(to, offset, slot_end(object, offset)); }
+  if (to != Tier::nvme && new_slot) {
+    dependencies_.fills(to, offset, slot_end(object, offset));
+  }
   Action action;
   action.kind = ActionKind::transfer;
   action.object = object;
@@ -71,7 +85,9 @@ void PlanBuilder::transfer(ObjectId object, Tier from, Tier to, int64_t offset, 
 double PlanBuilder::drop(ObjectId object, Tier tier, int64_t offset) {
   dependencies_.begin(static_cast<uint32_t>(ends_.size()));
   dependencies_.overwrites(object, tier);
-  if (tier != Tier::nvme) { dependencies_.frees(tier, offset, slot_end(object, offset)); }
+  if (tier != Tier::nvme) {
+    dependencies_.frees(tier, offset, slot_end(object, offset));
+  }
   Action action;
   action.kind = ActionKind::drop;
   action.object = object;
@@ -111,7 +127,9 @@ void PlanBuilder::operation(uint32_t index) {
   action.kind = ActionKind::operation;
   action.operation = index;
   const double end = append(std::move(action));
-  for (const Use& use : operation.uses) { touched(use.object, use.tier, end); }
+  for (const Use& use : operation.uses) {
+    touched(use.object, use.tier, end);
+  }
 }
 
 Schedule PlanBuilder::finish() {

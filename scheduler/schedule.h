@@ -19,16 +19,16 @@ enum class ActionKind : uint8_t {
 /// One step of the plan. It may start when all actions in `after` have ended.
 struct Action {
   ActionKind kind = ActionKind::operation;
-  ObjectId object{};               ///< transfer, drop, place
-  Tier from = Tier::nvme;          ///< transfer: source; drop, place: the tier
-  Tier to = Tier::host;            ///< transfer: target
-  int64_t offset = 0;              ///< transfer: target slot; place: slot; unused for nvme
-  uint32_t operation = 0;          ///< operation: index in the trace
-  std::vector<uint32_t> after;     ///< indices of earlier actions, ascending
+  ObjectId object{};            ///< transfer, drop, place
+  Tier from = Tier::nvme;       ///< transfer: source; drop, place: the tier
+  Tier to = Tier::host;         ///< transfer: target
+  int64_t offset = 0;           ///< transfer: target slot; place: slot; unused for nvme
+  uint32_t operation = 0;       ///< operation: index in the trace
+  std::vector<uint32_t> after;  ///< indices of earlier actions, ascending
 };
 
-/// The compiled memory plan of a trace: actions in an order in which they could run one at a time, with
-/// the dependencies that let a runtime overlap them. All slots are fixed here, so the runtime
+/// The compiled memory plan of a trace: actions in an order in which they could run one at a time,
+/// with the dependencies that let a runtime overlap them. All slots are fixed here, so the runtime
 /// never allocates, never exceeds a budget, never deadlocks (dependencies point backwards only).
 struct Schedule {
   std::vector<Action> actions;
@@ -61,22 +61,23 @@ class Policy {
   virtual Schedule compile(const CompileInput& input) const = 0;
 };
 
-/// Farthest next use (cyclic: the trace is expected to repeat), aware of write-back cost and of the time
-/// a fetch needs to arrive before its use.
+/// Farthest next use (cyclic: the trace is expected to repeat), aware of write-back cost and of the
+/// time a fetch needs to arrive before its use.
 std::unique_ptr<Policy> make_optimal_policy();
 /// Least recently used; the baseline.
 std::unique_ptr<Policy> make_lru_policy();
 
 /// Smallest budgets with which compile() succeeds from a state where everything is at home.
-/// minimum_host is computed for a device budget of `device`, minimum_device is independent of the host's.
+/// minimum_host is computed for a device budget of `device`, minimum_device is independent of the
+/// host's.
 Bytes minimum_device_budget(const Trace& trace, const std::vector<ObjectFacts>& objects,
                             Bytes alignment);
 Bytes minimum_host_budget(const Trace& trace, const std::vector<ObjectFacts>& objects, Bytes device,
                           Bytes alignment);
 
 /// Independent check of a schedule against trace, objects and budgets: replays it under every
-/// interleaving its dependencies allow (by reasoning on the dependency order, not by enumeration) and
-/// returns the violations found, as sentences; empty when sound.
+/// interleaving its dependencies allow (by reasoning on the dependency order, not by enumeration)
+/// and returns the violations found, as sentences; empty when sound.
 std::vector<std::string> check_schedule(const CompileInput& input, const Schedule& schedule);
 
 /// One executed action on the time line, seconds from the start.
@@ -90,8 +91,8 @@ struct Timeline {
   std::vector<Span> spans;
   double seconds = 0;
 };
-/// Event simulation: one server per lane, actions start when their dependencies have ended and the lane is
-/// free, in order of the schedule among those that are ready.
+/// Event simulation: one server per lane, actions start when their dependencies have ended and the
+/// lane is free, in order of the schedule among those that are ready.
 Timeline simulate(const CompileInput& input, const Schedule& schedule);
 
 /// Time that no schedule with these transfers can beat: the busiest lane.

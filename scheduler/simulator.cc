@@ -13,7 +13,8 @@ namespace headrace::scheduler {
 
 namespace {
 
-/// One server per lane; a lane that becomes idle takes the earliest action of the list that is ready.
+/// One server per lane; a lane that becomes idle takes the earliest action of the list that is
+/// ready.
 class EventSimulation {
  public:
   EventSimulation(const CompileInput& input, const std::vector<Action>& actions)
@@ -31,7 +32,9 @@ class EventSimulation {
 
   ActionTimes run() {
     for (uint32_t i = 0; i < actions_.size(); ++i) {
-      if (actions_[i].after.empty()) { make_ready(i); }
+      if (actions_[i].after.empty()) {
+        make_ready(i);
+      }
     }
     start_idle_lanes();
     while (!running_.empty()) {
@@ -64,7 +67,9 @@ class EventSimulation {
     times_.end[action] = now_;
     ++finished_;
     for (const uint32_t next : successors_[action]) {
-      if (--waiting_[next] == 0) { make_ready(next); }
+      if (--waiting_[next] == 0) {
+        make_ready(next);
+      }
     }
   }
 
@@ -76,7 +81,9 @@ class EventSimulation {
       finish(action);
     }
     for (size_t lane = 0; lane < ready_.size(); ++lane) {
-      if (busy_[lane] || ready_[lane].empty()) { continue; }
+      if (busy_[lane] || ready_[lane].empty()) {
+        continue;
+      }
       const uint32_t action = ready_[lane].top();
       ready_[lane].pop();
       busy_[lane] = true;
@@ -112,12 +119,16 @@ std::vector<Action> order_by_start(const CompileInput& input, std::vector<Action
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return times.begin[a] < times.begin[b]; });
   std::vector<uint32_t> rank(actions.size());
-  for (uint32_t i = 0; i < order.size(); ++i) { rank[order[i]] = i; }
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    rank[order[i]] = i;
+  }
   std::vector<Action> sorted;
   sorted.reserve(actions.size());
   for (const uint32_t i : order) {
     Action& action = sorted.emplace_back(std::move(actions[i]));
-    for (uint32_t& before : action.after) { before = rank[before]; }
+    for (uint32_t& before : action.after) {
+      before = rank[before];
+    }
     std::sort(action.after.begin(), action.after.end());
   }
   return sorted;
@@ -128,7 +139,9 @@ Timeline simulate(const CompileInput& input, const Schedule& schedule) {
   Timeline timeline;
   for (uint32_t i = 0; i < schedule.actions.size(); ++i) {
     const auto lane = lane_of(input, schedule.actions[i]);
-    if (lane) { timeline.spans.push_back({i, *lane, times.begin[i], times.end[i]}); }
+    if (lane) {
+      timeline.spans.push_back({i, *lane, times.begin[i], times.end[i]});
+    }
     timeline.seconds = std::max(timeline.seconds, times.end[i]);
   }
   return timeline;

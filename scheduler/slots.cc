@@ -7,7 +7,9 @@
 namespace headrace::scheduler {
 
 SlotMap::SlotMap(int64_t capacity) {
-  if (capacity > 0) { segments_.push_back({0, capacity, kFree, 0, {}}); }
+  if (capacity > 0) {
+    segments_.push_back({0, capacity, kFree, 0, {}});
+  }
 }
 
 std::optional<int64_t> SlotMap::find_window(const WindowQuery& query) const {
@@ -23,7 +25,9 @@ std::optional<int64_t> SlotMap::find_window(const WindowQuery& query) const {
       keep += segment.score.keep(query.now);
       ready = std::max(ready, segment.score.ready(query.flush_lane_free));
       const double cost = keep + query.stall.stall(ready);
-      if (cost >= best) { break; }
+      if (cost >= best) {
+        break;
+      }
       if (segments_[last].end - segment.begin >= query.size) {
         best = cost;
         begin = segments_[last].end - query.size;
@@ -37,7 +41,9 @@ std::optional<int64_t> SlotMap::find_window(const WindowQuery& query) const {
 std::vector<int32_t> SlotMap::objects_in(int64_t begin, int64_t end) const {
   std::vector<int32_t> objects;
   for (size_t s = index_at(begin); s < segments_.size() && segments_[s].begin < end; ++s) {
-    if (segments_[s].object != kFree) { objects.push_back(segments_[s].object); }
+    if (segments_[s].object != kFree) {
+      objects.push_back(segments_[s].object);
+    }
   }
   return objects;
 }
@@ -52,7 +58,9 @@ void SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
     HR_CHECK(segment.object == kFree, "slot [{}, {}) is taken by object {}", begin, end,
              segment.object);
     taken.score.idle_from = std::max(taken.score.idle_from, segment.score.idle_from);
-    if (segment.end >= end) { break; }
+    if (segment.end >= end) {
+      break;
+    }
     ++last;
     HR_CHECK(last < segments_.size(), "slot [{}, {}) ends outside the arena", begin, end);
   }
@@ -61,9 +69,13 @@ void SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
   left.end = begin;
   right.begin = end;
   std::vector<Segment> parts;
-  if (left.begin < left.end) { parts.push_back(left); }
+  if (left.begin < left.end) {
+    parts.push_back(left);
+  }
   parts.push_back(taken);
-  if (right.begin < right.end) { parts.push_back(right); }
+  if (right.begin < right.end) {
+    parts.push_back(right);
+  }
   const auto where = segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(first),
                                      segments_.begin() + static_cast<ptrdiff_t>(last) + 1);
   segments_.insert(where, parts.begin(), parts.end());
@@ -78,13 +90,15 @@ void SlotMap::release(int64_t begin, double ready) {
   segment.score = {};
   segment.score.idle_from = idle_from;
   --occupied_;
-  if (segments_.size() > 3 * occupied_ + 64) { merge_free(); }
+  if (segments_.size() > 3 * occupied_ + 64) {
+    merge_free();
+  }
 }
 
 size_t SlotMap::index_at(int64_t offset) const {
-  const auto after = std::upper_bound(
-      segments_.begin(), segments_.end(), offset,
-      [](int64_t value, const Segment& segment) { return value < segment.begin; });
+  const auto after =
+      std::upper_bound(segments_.begin(), segments_.end(), offset,
+                       [](int64_t value, const Segment& segment) { return value < segment.begin; });
   HR_CHECK(after != segments_.begin() && offset < std::prev(after)->end,
            "offset {} is outside the arena", offset);
   return static_cast<size_t>(after - segments_.begin()) - 1;

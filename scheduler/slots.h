@@ -28,10 +28,11 @@ struct StallModel {
   double lane_free = 0;
   double transfer_seconds = 0;
   double deadline = 0;
+  double lateness = 0;  ///< price of a second of `ready`: who starts early does not delay others
 
   double stall(double ready) const {
-    return std::max(0.0, std::max(lane_free, ready) + transfer_seconds -
-                             std::max(deadline, lane_free + transfer_seconds));
+    return lateness * ready + std::max(0.0, std::max(lane_free, ready) + transfer_seconds -
+                                                std::max(deadline, lane_free + transfer_seconds));
   }
 };
 

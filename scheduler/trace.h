@@ -51,8 +51,8 @@ struct Use {
 struct Operation {
   std::string name;
   Lane lane = Lane::compute;
-  std::vector<Use> uses;   ///< each object at most once
-  double seconds = 0;      ///< estimated duration, for prefetch distance, bound and simulation
+  std::vector<Use> uses;  ///< each object at most once
+  double seconds = 0;     ///< estimated duration, for prefetch distance, bound and simulation
 };
 
 /// A known sequence of operations. Their effect is that of running them one after another.

@@ -13,7 +13,8 @@ constexpr double kShadowedWorth = 0.125;
 
 }  // namespace
 
-FarthestUse::FarthestUse(const CompileInput& input) : pace_{0}, device_bytes_{0} {
+FarthestUse::FarthestUse(const CompileInput& input, const FarthestUseWeights& weights)
+    : weights_(weights), pace_{0}, device_bytes_{0} {
   for (const Operation& operation : input.trace->operations) {
     double on_device = 0;
     double on_host = 0;
@@ -47,13 +48,26 @@ VictimScore FarthestUse::score(const CopyFacts& facts) const {
   VictimScore score;
   score.idle_from = facts.idle_from;
   score.flush_seconds = facts.flush_seconds;
-  if (facts.next_use == NextUse::kNever || pace_.back() <= 0) { return score; }
+  if (facts.next_use == NextUse::kNever || pace_.back() <= 0) {
+    return score;
+  }
   double worth = facts.refetch_seconds + (facts.flush_is_due ? 0 : facts.flush_seconds);
-  if (facts.in_host && stays_on_device(facts)) { worth *= kShadowedWorth; }
+  if (facts.in_host && stays_on_device(facts)) {
+    worth *= kShadowedWorth;
+  }
+  worth *= weights_.keep;
   // worth * (1 - (next use - now) / round)
   score.keep_slope = worth / pace_.back();
   score.keep_base = worth - score.keep_slope * at(pace_, facts.next_use);
   return score;
+}
+
+StallModel FarthestUse::stall(const StallModel& estimate) const {
+  StallModel stall = estimate;
+  if (pace_.back() > 0) {
+    stall.lateness = weights_.lateness * estimate.transfer_seconds / pace_.back();
+  }
+  return stall;
 }
 
 VictimScore LeastRecentlyUsed::score(const CopyFacts& facts) const {

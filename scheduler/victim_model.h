@@ -33,13 +33,19 @@ class VictimModel {
   virtual double now(uint32_t position) const = 0;
 };
 
+/// What FarthestUse weighs against each other, as factors of the transfer times involved.
+struct FarthestUseWeights {
+  double keep = 1;      ///< bringing victims back
+  double lateness = 0;  ///< each second by which the fetch could start earlier, per round
+};
+
 /// Farthest next use, weighed with the cost of coming back and against the stall of the transfer
 /// that waits for the slot: docs/scheduler.md, "Victims".
 class FarthestUse final : public VictimModel {
  public:
-  explicit FarthestUse(const CompileInput& input);
+  FarthestUse(const CompileInput& input, const FarthestUseWeights& weights);
   VictimScore score(const CopyFacts& facts) const override;
-  StallModel stall(const StallModel& estimate) const override { return estimate; }
+  StallModel stall(const StallModel& estimate) const override;
   double now(uint32_t position) const override { return pace_[position]; }
 
  private:
@@ -47,7 +53,8 @@ class FarthestUse final : public VictimModel {
   static double at(const std::vector<double>& sums, uint32_t position);
   bool stays_on_device(const CopyFacts& facts) const;
 
-  std::vector<double> pace_;          ///< seconds before each operation; the last entry is the round
+  FarthestUseWeights weights_;
+  std::vector<double> pace_;  ///< seconds before each operation; the last entry is the round
   std::vector<double> device_bytes_;  ///< bytes used on the device before each operation
   double device_capacity_ = 0;        ///< for floating copies
 };

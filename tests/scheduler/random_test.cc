@@ -7,8 +7,8 @@ namespace headrace::scheduler::test {
 namespace {
 
 std::string describe(const Case& test_case) {
-  std::string text = fmt::format("device {} host {}\n", test_case.budgets.device,
-                                 test_case.budgets.host);
+  std::string text =
+      fmt::format("device {} host {}\n", test_case.budgets.device, test_case.budgets.host);
   for (const ObjectFacts& o : test_case.objects) {
     text += fmt::format("  {} size {} floor {} home {}\n", o.name, o.size, to_string(o.floor),
                         o.home ? to_string(*o.home) : "-");
@@ -36,9 +36,8 @@ void check_case(Case test_case, const Policy& policy, Random& random) {
     ASSERT_LE(schedule.peak_device, test_case.budgets.device);
     ASSERT_LE(schedule.peak_host, test_case.budgets.host);
     for (int order = 0; order < 3; ++order) {
-      ASSERT_EQ(replay_values(test_case, schedule, random), "")
-          << policy.name() << "\n"
-          << describe(test_case);
+      ASSERT_EQ(replay_values(test_case, schedule, random), "") << policy.name() << "\n"
+                                                                << describe(test_case);
     }
     ASSERT_GE(simulate(input, schedule).seconds,
               channel_bound(input, schedule).seconds * (1 - 1e-9));
@@ -55,7 +54,9 @@ TEST(RandomTraces, SchedulesAreSoundAndGiveTheSequentialValuesInEveryOrder) {
     SCOPED_TRACE(seed);
     check_case(test_case, *optimal, random);
     check_case(test_case, *lru, random);
-    if (HasFatalFailure()) { return; }
+    if (HasFatalFailure()) {
+      return;
+    }
   }
 }
 
@@ -100,22 +101,26 @@ TEST(RandomTraces, FragmentationNeverPreventsAnOperationThatFits) {
     std::vector<ObjectId> objects;
     for (int o = 0; o < 24; ++o) {
       const int64_t units = 1 + static_cast<int64_t>(random.below(o % 4 == 0 ? 60 : 9));
-      objects.push_back(test_case.add("o" + std::to_string(o), 64 * units, Tier::nvme, Tier::nvme));
+      objects.push_back(test_case.add(fmt::format("o{}", o), 64 * units, Tier::nvme, Tier::nvme));
     }
     const Tier tier = seed % 2 == 0 ? Tier::device : Tier::host;
     for (int i = 0; i < 25; ++i) {
       std::vector<Use> uses;
       for (const ObjectId object : objects) {
-        if (random.below(3) != 0) { continue; }
+        if (random.below(3) != 0) {
+          continue;
+        }
         uses.push_back({object, tier, random.below(2) == 0 ? Access::read : Access::update, false});
       }
-      test_case.run("op" + std::to_string(i), Lane::compute, 1e-6, uses);
+      test_case.run(fmt::format("op{}", i), Lane::compute, 1e-6, uses);
     }
     test_case.set_budgets(tier == Tier::device, 64 * static_cast<int64_t>(random.below(4)), 0);
     SCOPED_TRACE(seed);
     check_case(test_case, *optimal, random);
     check_case(test_case, *lru, random);
-    if (HasFatalFailure()) { return; }
+    if (HasFatalFailure()) {
+      return;
+    }
   }
 }
 

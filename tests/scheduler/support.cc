@@ -22,7 +22,9 @@ void Case::place_homes() {
   initial.clear();
   for (uint32_t o = 0; o < objects.size(); ++o) {
     const auto& home = objects[o].home;
-    if (!home || *home == Tier::nvme) { continue; }
+    if (!home || *home == Tier::nvme) {
+      continue;
+    }
     int64_t& next = top[static_cast<size_t>(*home)];
     initial.push_back({ObjectId{o}, *home, next, false});
     next += align_up(objects[o].size, budgets.alignment).count();
@@ -32,14 +34,15 @@ void Case::place_homes() {
 void Case::set_budgets(bool has_device, int64_t extra_device, int64_t extra_host) {
   budgets.device = Bytes(0);
   if (has_device) {
-    budgets.device =
-        minimum_device_budget(trace, objects, budgets.alignment) + Bytes(extra_device);
+    budgets.device = minimum_device_budget(trace, objects, budgets.alignment) + Bytes(extra_device);
   }
   budgets.host =
       minimum_host_budget(trace, objects, budgets.device, budgets.alignment) + Bytes(extra_host);
 }
 
-CompileInput Case::input() const { return {&trace, &objects, budgets, rates, initial}; }
+CompileInput Case::input() const {
+  return {&trace, &objects, budgets, rates, initial};
+}
 
 namespace {
 
@@ -64,9 +67,9 @@ void add_random_objects(Case& test_case, Random& random, bool has_device) {
     if (chance(random, 60)) {
       home = chance(random, 60) ? floor : random_tier(random, highest, floor);
     }
-    const int64_t size = 1 + static_cast<int64_t>(random.below(
-                                 static_cast<uint64_t>(largest * kUnit)));
-    test_case.add("o" + std::to_string(o), size, floor, home);
+    const int64_t size =
+        1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(largest * kUnit)));
+    test_case.add(fmt::format("o{}", o), size, floor, home);
   }
 }
 
@@ -79,24 +82,28 @@ Case random_case(Random& random) {
   const bool has_device = chance(random, 70);
   add_random_objects(test_case, random, has_device);
   std::vector<bool> alive;
-  for (const ObjectFacts& facts : test_case.objects) { alive.push_back(facts.home.has_value()); }
+  for (const ObjectFacts& facts : test_case.objects) {
+    alive.push_back(facts.home.has_value());
+  }
   const uint64_t operations = 1 + random.below(14);
   const int density = 15 + static_cast<int>(random.below(50));
   for (uint64_t i = 0; i < operations; ++i) {
     std::vector<Use> uses;
     for (uint32_t o = 0; o < test_case.objects.size(); ++o) {
-      if (!chance(random, density)) { continue; }
+      if (!chance(random, density)) {
+        continue;
+      }
       Use use;
       use.object = ObjectId{o};
-      const bool on_device = has_device && (test_case.objects[o].floor == Tier::device ||
-                                            chance(random, 65));
+      const bool on_device =
+          has_device && (test_case.objects[o].floor == Tier::device || chance(random, 65));
       use.tier = on_device ? Tier::device : Tier::host;
       use.access = alive[o] ? static_cast<Access>(random.below(3)) : Access::write;
       use.discard_after = chance(random, 15);
       alive[o] = !use.discard_after;
       uses.push_back(use);
     }
-    test_case.run("op" + std::to_string(i), chance(random, 50) ? Lane::compute : Lane::cpu_optimizer,
+    test_case.run(fmt::format("op{}", i), chance(random, 50) ? Lane::compute : Lane::cpu_optimizer,
                   chance(random, 20) ? 0 : 1e-6 * static_cast<double>(random.below(100)),
                   std::move(uses));
   }
@@ -113,17 +120,23 @@ namespace {
 
 using Value = int64_t;  ///< object * 1000 + version
 
-Value value_of(uint32_t object, int64_t version) { return object * int64_t{1000} + version; }
+Value value_of(uint32_t object, int64_t version) {
+  return object * int64_t{1000} + version;
+}
 
 /// Arenas of units, each holding the value last written over it.
 class ValueMachine {
  public:
   explicit ValueMachine(const Case& test_case)
-      : case_(test_case), offsets_(test_case.objects.size()), stored_(test_case.objects.size(), -1) {
+      : case_(test_case),
+        offsets_(test_case.objects.size()),
+        stored_(test_case.objects.size(), -1) {
     arenas_[0].resize(static_cast<size_t>(test_case.budgets.device.count() / kUnit), -1);
     arenas_[1].resize(static_cast<size_t>(test_case.budgets.host.count() / kUnit), -1);
     for (uint32_t o = 0; o < test_case.objects.size(); ++o) {
-      if (test_case.objects[o].home == Tier::nvme) { stored_[o] = value_of(o, 0); }
+      if (test_case.objects[o].home == Tier::nvme) {
+        stored_[o] = value_of(o, 0);
+      }
     }
     for (const Residency& r : test_case.initial) {
       offsets_[index_of(r.object)][static_cast<size_t>(r.tier)] = r.offset;
@@ -133,7 +146,9 @@ class ValueMachine {
     for (const Operation& operation : test_case.trace.operations) {
       for (const Use& use : operation.uses) {
         before_.push_back(version[index_of(use.object)]);
-        if (use.access != Access::read) { ++version[index_of(use.object)]; }
+        if (use.access != Access::read) {
+          ++version[index_of(use.object)];
+        }
       }
       first_use_.push_back(before_.size() - operation.uses.size());
     }
@@ -143,19 +158,26 @@ class ValueMachine {
   std::string execute(const Action& action) {
     const uint32_t o = index_of(action.object);
     switch (action.kind) {
-      case ActionKind::drop: store(o, action.from, -2); return "";
+      case ActionKind::drop:
+        store(o, action.from, -2);
+        return "";
       case ActionKind::place:
         offsets_[o][static_cast<size_t>(action.to)] = action.offset;
         store(o, action.to, -3);
         return "";
       case ActionKind::transfer: {
         const auto value = load(o, action.from);
-        if (!value) { return "a transfer finds a torn copy of " + case_.objects[o].name; }
-        if (action.to != Tier::nvme) { offsets_[o][static_cast<size_t>(action.to)] = action.offset; }
+        if (!value) {
+          return "a transfer finds a torn copy of " + case_.objects[o].name;
+        }
+        if (action.to != Tier::nvme) {
+          offsets_[o][static_cast<size_t>(action.to)] = action.offset;
+        }
         store(o, action.to, *value);
         return "";
       }
-      case ActionKind::operation: return execute_operation(action.operation);
+      case ActionKind::operation:
+        return execute_operation(action.operation);
     }
     return "";
   }
@@ -163,7 +185,9 @@ class ValueMachine {
   std::string check_homes() {
     std::vector<bool> discarded(case_.objects.size());
     for (const Operation& operation : case_.trace.operations) {
-      for (const Use& use : operation.uses) { discarded[index_of(use.object)] = use.discard_after; }
+      for (const Use& use : operation.uses) {
+        discarded[index_of(use.object)] = use.discard_after;
+      }
     }
     for (uint32_t o = 0; o < case_.objects.size(); ++o) {
       const auto& home = case_.objects[o].home;
@@ -184,23 +208,28 @@ class ValueMachine {
       if (use.access != Access::write && load(o, use.tier) != value_of(o, version)) {
         return operation.name + " reads a wrong value of " + case_.objects[o].name;
       }
-      if (use.access != Access::read) { store(o, use.tier, value_of(o, version + 1)); }
+      if (use.access != Access::read) {
+        store(o, use.tier, value_of(o, version + 1));
+      }
     }
     return "";
   }
 
   std::pair<size_t, size_t> units(uint32_t object, Tier tier) const {
-    const auto first =
-        static_cast<size_t>(offsets_[object][static_cast<size_t>(tier)] / kUnit);
-    return {first, first + static_cast<size_t>(
-                               align_up(case_.objects[object].size.count(), kUnit) / kUnit)};
+    const auto first = static_cast<size_t>(offsets_[object][static_cast<size_t>(tier)] / kUnit);
+    return {first, first + static_cast<size_t>(align_up(case_.objects[object].size.count(), kUnit) /
+                                               kUnit)};
   }
   std::optional<Value> load(uint32_t object, Tier tier) const {
-    if (tier == Tier::nvme) { return stored_[object]; }
+    if (tier == Tier::nvme) {
+      return stored_[object];
+    }
     const auto& arena = arenas_[static_cast<size_t>(tier)];
     const auto [first, last] = units(object, tier);
     for (size_t i = first; i < last; ++i) {
-      if (arena[i] != arena[first]) { return std::nullopt; }
+      if (arena[i] != arena[first]) {
+        return std::nullopt;
+      }
     }
     return arena[first];
   }
@@ -233,17 +262,25 @@ std::string replay_values(const Case& test_case, const Schedule& schedule, Rando
   std::vector<uint32_t> ready;
   for (uint32_t i = 0; i < actions.size(); ++i) {
     waiting[i] = actions[i].after.size();
-    for (const uint32_t before : actions[i].after) { successors[before].push_back(i); }
-    if (waiting[i] == 0) { ready.push_back(i); }
+    for (const uint32_t before : actions[i].after) {
+      successors[before].push_back(i);
+    }
+    if (waiting[i] == 0) {
+      ready.push_back(i);
+    }
   }
   ValueMachine machine(test_case);
   while (!ready.empty()) {
     std::swap(ready[random.below(ready.size())], ready.back());
     const uint32_t next = ready.back();
     ready.pop_back();
-    if (std::string wrong = machine.execute(actions[next]); !wrong.empty()) { return wrong; }
+    if (std::string wrong = machine.execute(actions[next]); !wrong.empty()) {
+      return wrong;
+    }
     for (const uint32_t s : successors[next]) {
-      if (--waiting[s] == 0) { ready.push_back(s); }
+      if (--waiting[s] == 0) {
+        ready.push_back(s);
+      }
     }
   }
   return machine.check_homes();
@@ -251,7 +288,9 @@ std::string replay_values(const Case& test_case, const Schedule& schedule, Rando
 
 std::string violations(const CompileInput& input, const Schedule& schedule) {
   std::string text;
-  for (const std::string& violation : check_schedule(input, schedule)) { text += violation + "\n"; }
+  for (const std::string& violation : check_schedule(input, schedule)) {
+    text += violation + "\n";
+  }
   return text;
 }
 

@@ -47,8 +47,8 @@ Case random_case(Random& random);
 /// execution without limits. Returns what differs first; empty when nothing does.
 std::string replay_values(const Case& test_case, const Schedule& schedule, Random& random);
 
-/// Compiles, checks with check_schedule (reported as test failures), and carries the final residency
-/// over to the next round.
+/// Compiles, checks with check_schedule (reported as test failures), and carries the final
+/// residency over to the next round.
 struct Rounds {
   Schedule last;
   double seconds = 0;  ///< simulated, of the last round

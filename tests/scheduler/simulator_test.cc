@@ -1,0 +1,107 @@
+#include "scheduler/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/slots.h"
+#include "support.h"
+
+namespace headrace::scheduler::test {
+namespace {
+
+/// Two reads of one second each (latency 0.5), then operations of two and three seconds.
+struct Hand {
+  Case step;
+  Schedule schedule;
+  Hand() {
+    const ObjectId a = step.add("a", 1000, Tier::nvme, Tier::nvme);
+    const ObjectId b = step.add("b", 1000, Tier::nvme, Tier::nvme);
+    step.run("first", Lane::compute, 2, {reads(a, Tier::host)});
+    step.run("second", Lane::compute, 3, {reads(b, Tier::host)});
+    step.rates = {2000, 500, 1000, 1000, 0.5};
+    const auto read = [](ObjectId object) {
+      return Action{ActionKind::transfer, object, Tier::nvme, Tier::host, 0, 0, {}};
+    };
+    schedule.actions = {read(a),
+                        read(b),
+                        {ActionKind::operation, {}, Tier::nvme, Tier::host, 0, 0, {0}},
+                        {ActionKind::drop, a, Tier::host, Tier::host, 0, 0, {2}},
+                        {ActionKind::operation, {}, Tier::nvme, Tier::host, 0, 1, {1, 3}},
+                        {ActionKind::transfer, b, Tier::host, Tier::nvme, 0, 0, {4}}};
+  }
+};
+
+TEST(Simulator, LanesOverlapAndServeOneActionAtATime) {
+  const Hand hand;
+  const Timeline timeline = simulate(hand.step.input(), hand.schedule);
+  ASSERT_EQ(timeline.spans.size(), 5U);  // the drop costs nothing
+  const double expected[][2] = {{0, 1}, {1, 2}, {1, 3}, {3, 6}, {6, 8.5}};
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    EXPECT_DOUBLE_EQ(timeline.spans[i].begin, expected[i][0]) << i;
+    EXPECT_DOUBLE_EQ(timeline.spans[i].end, expected[i][1]) << i;
+  }
+  EXPECT_DOUBLE_EQ(timeline.seconds, 8.5);
+}
+
+TEST(Simulator, ReadyActionsRunInListOrder) {
+  Hand hand;
+  std::swap(hand.schedule.actions[0].object, hand.schedule.actions[1].object);
+  hand.schedule.actions[0].after = {};
+  const ActionTimes times = simulate_actions(hand.step.input(), hand.schedule.actions);
+  EXPECT_LT(times.begin[0], times.begin[1]);
+}
+
+TEST(Simulator, OrderByStartKeepsDependenciesAndTimes) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Random random(seed, 6);
+    const Case test_case = random_case(random);
+    const CompileInput input = test_case.input();
+    const Schedule schedule = make_optimal_policy()->compile(input);
+    const auto again = order_by_start(input, schedule.actions);
+    const ActionTimes times = simulate_actions(input, schedule.actions);
+    for (size_t i = 1; i < schedule.actions.size(); ++i) {
+      EXPECT_LE(times.begin[i - 1], times.begin[i] + 1e-12) << seed;
+    }
+    EXPECT_EQ(again.size(), schedule.actions.size());
+  }
+}
+
+TEST(Bound, IsTheBusiestLane) {
+  const Hand hand;
+  const StepBound bound = channel_bound(hand.step.input(), hand.schedule);
+  EXPECT_DOUBLE_EQ(bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)], 2);
+  EXPECT_DOUBLE_EQ(bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)], 2.5);
+  EXPECT_DOUBLE_EQ(bound.seconds, 5);
+  EXPECT_EQ(bound.lane, Lane::compute);
+}
+
+TEST(Slots, CheapestWindowWithoutPinnedSegments) {
+  SlotMap slots(100);
+  for (int i = 0; i < 10; ++i) {
+    slots.occupy(i * 10, 10, i);
+    VictimScore score;
+    score.keep_base = i == 3 || i == 4 ? 1 : 5;
+    slots.set_score(i * 10, score);
+  }
+  EXPECT_EQ(slots.find_window({20, 0, 0, {}}), 30);
+  slots.pin(40);
+  EXPECT_EQ(slots.find_window({60, 0, 0, {}}), std::nullopt);
+  EXPECT_EQ(slots.find_window({10, 0, 0, {}}), 30);
+  slots.release(90, 0);
+  EXPECT_EQ(slots.find_window({4, 0, 0, {}}), 96);
+  EXPECT_EQ(slots.objects_in(75, 95), (std::vector<int32_t>{7, 8}));
+}
+
+TEST(Slots, AStallOutweighsAFartherUse) {
+  SlotMap slots(20);
+  slots.occupy(0, 10, 0);
+  slots.occupy(10, 10, 1);
+  slots.set_score(0, {0.2, 0, 1, 0});   // idle early, used again sooner
+  slots.set_score(10, {0.1, 0, 4, 0});  // idle at 4 only
+  const StallModel busy_lane{4, 1, 2};
+  EXPECT_EQ(slots.find_window({10, 0, 0, busy_lane}), 10);
+  const StallModel idle_lane{0, 1, 2};  // could have started at 1 and arrived in time
+  EXPECT_EQ(slots.find_window({10, 0, 0, idle_lane}), 0);
+}
+
+}  // namespace
+}  // namespace headrace::scheduler::test
