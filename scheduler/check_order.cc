@@ -49,16 +49,21 @@ void ConflictOrder::require(int64_t earlier, const char* reason) {
 }
 
 void ConflictOrder::touch_value(ObjectId object) {
-  History& value = values_[index_of(object)];
-  // Ordered after the writer if it directly follows a user of the value that is.
-  const auto& direct = actions_[action_].after;
-  const bool follows_user = std::any_of(direct.begin(), direct.end(), [&](uint32_t before) {
-    return std::binary_search(value.readers.begin(), value.readers.end(), before);
-  });
-  if (!follows_user) {
-    require(value.writer, "it uses a value of the object that the other one makes");
+  ValueHistory& value = values_[index_of(object)];
+  // A user that directly follows another one proves the order for both.
+  bool follows_user = false;
+  for (const uint32_t before : actions_[action_].after) {
+    if (!std::binary_search(value.users.begin(), value.users.end(), before)) {
+      continue;
+    }
+    follows_user = true;
+    std::erase(value.last_users, before);
   }
-  value.readers.push_back(action_);
+  if (!follows_user) {
+    require(value.maker, "it uses a value of the object that the other one makes");
+  }
+  value.users.push_back(action_);
+  value.last_users.push_back(action_);
 }
 
 void ConflictOrder::read_copy(ObjectId object, Tier tier) {
@@ -80,12 +85,11 @@ void ConflictOrder::write_copy(ObjectId object, Tier tier) {
 }
 
 void ConflictOrder::change_value(ObjectId object) {
-  History& value = values_[index_of(object)];
-  for (const uint32_t user : value.readers) {
+  ValueHistory& value = values_[index_of(object)];
+  for (const uint32_t user : value.last_users) {
     require(user, "it makes a new value while the other one handles the old one");
   }
-  value.readers.clear();
-  value.writer = action_;
+  value = {action_, {}, {}};
 }
 
 void ConflictOrder::fill_bytes(Tier tier, int64_t begin, int64_t end) {

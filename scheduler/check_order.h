@@ -35,6 +35,11 @@ class ConflictOrder {
     int64_t writer = -1;
     std::vector<uint32_t> readers;
   };
+  struct ValueHistory {
+    int64_t maker = -1;
+    std::vector<uint32_t> users;       ///< since the maker, ascending
+    std::vector<uint32_t> last_users;  ///< those that no other user directly follows
+  };
   struct Hole {
     int64_t end = 0;
     uint32_t freed_by = 0;
@@ -46,7 +51,7 @@ class ConflictOrder {
 
   const std::vector<Action>& actions_;
   std::vector<std::array<History, kTierCount>> copies_;
-  std::vector<History> values_;
+  std::vector<ValueHistory> values_;
   std::array<std::map<int64_t, Hole>, 2> holes_;
   uint32_t action_ = 0;
   std::vector<std::string>* report_ = nullptr;

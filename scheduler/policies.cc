@@ -12,50 +12,45 @@ namespace {
 constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}}};
 /// Longer traces get the first plan only; their compilation has to stay below a second.
 constexpr size_t kMaxOperationsToCompare = 2000;
-/// Among plans that are this close in time the one that moves fewer bytes is better.
-constexpr double kSameTime = 1.005;
+/// Worth of a second less on the drive in seconds of the step: it wears the drive less, and what
+/// was kept for it may serve the next round as well.
+constexpr double kDriveSecondWorth = 0.05;
 
 struct Candidate {
   Schedule schedule;
-  double seconds = 0;
-  int64_t nvme_bytes = 0;
+  double cost = 0;
 };
 
 Candidate try_model(const CompileInput& input, const VictimModel& model) {
   Candidate result;
   result.schedule = compile_with(input, model);
-  result.seconds = simulate(input, result.schedule).seconds;
-  result.nvme_bytes = (result.schedule.nvme_read + result.schedule.nvme_write).count();
+  const Schedule& schedule = result.schedule;
+  const double drive_seconds =
+      static_cast<double>(schedule.nvme_read.count()) / input.rates.nvme_read +
+      static_cast<double>(schedule.nvme_write.count()) / input.rates.nvme_write;
+  result.cost = simulate(input, schedule).seconds + kDriveSecondWorth * drive_seconds;
   return result;
-}
-
-bool is_better(const Candidate& a, const Candidate& b) {
-  if (a.seconds * kSameTime < b.seconds) {
-    return true;
-  }
-  return a.seconds < b.seconds * kSameTime && a.nvme_bytes < b.nvme_bytes;
 }
 
 class OptimalPolicy final : public Policy {
  public:
   std::string_view name() const override { return "optimal"; }
   Schedule compile(const CompileInput& input) const override {
-    Candidate best;
-    best.schedule = compile_with(input, FarthestUse(input, kWeights[0]));
+    const FarthestUse reuse(input, kWeights[0]);
     if (input.trace->operations.size() > kMaxOperationsToCompare) {
-      return std::move(best.schedule);
+      return compile_with(input, reuse);
     }
-    best.seconds = simulate(input, best.schedule).seconds;
-    best.nvme_bytes = (best.schedule.nvme_read + best.schedule.nvme_write).count();
-    const auto consider = [&](Candidate other) {
-      if (is_better(other, best)) {
+    Candidate best = try_model(input, reuse);
+    const auto consider = [&](const VictimModel& model) {
+      Candidate other = try_model(input, model);
+      if (other.cost < best.cost) {
         best = std::move(other);
       }
     };
     for (size_t i = 1; i < kWeights.size(); ++i) {
-      consider(try_model(input, FarthestUse(input, kWeights[i])));
+      consider(FarthestUse(input, kWeights[i]));
     }
-    consider(try_model(input, LeastRecentlyUsed()));
+    consider(LeastRecentlyUsed());
     return std::move(best.schedule);
   }
 };
