@@ -89,7 +89,7 @@ class RandomPlan {
   int compared() const { return compared_; }
 
  private:
-  static constexpr int64_t kFileSize = 2 << 20;
+  static constexpr int64_t kFileSize = 1 << 20;
 
   /// Requests one after the other over the memory, each in the same place of a random file.
   std::vector<IoRequest> draw(IoOperation operation, const TestMemory& memory) {
@@ -140,22 +140,20 @@ class RandomPlan {
 
 TEST_P(Conformance, RandomPlansMatchReferenceArrays) {
   uint64_t seed = 1;
-  for (const int depth : {1, 2, 5, 64}) {
+  for (const int depth : {1, 5, 64}) {
     for (const int64_t blocks : {1, 7, 300}) {
-      for (const int files : {1, 5}) {
-        SCOPED_TRACE(
-            fmt::format("depth {} blocks {} files {} seed {}", depth, blocks, files, seed));
-        auto chosen = options();
-        chosen.queue_depth = depth;
-        chosen.block_size = Bytes(blocks * kBlock);
-        const auto engine = make(chosen);
-        RandomPlan plan(*engine, folder_, files, unit(), seed++);
-        plan.round();
-        plan.round();
-        EXPECT_GT(plan.compared(), 0);
-        const IoStatistics statistics = engine->statistics();
-        EXPECT_EQ(statistics.bytes_read + statistics.bytes_written, plan.bytes());
-      }
+      const int files = depth == 5 ? 1 : 3;
+      SCOPED_TRACE(fmt::format("depth {} blocks {} files {} seed {}", depth, blocks, files, seed));
+      auto chosen = options();
+      chosen.queue_depth = depth;
+      chosen.block_size = Bytes(blocks * kBlock);
+      const auto engine = make(chosen);
+      RandomPlan plan(*engine, folder_, files, unit(), seed++);
+      plan.round();
+      plan.round();
+      EXPECT_GT(plan.compared(), 0);
+      const IoStatistics statistics = engine->statistics();
+      EXPECT_EQ(statistics.bytes_read + statistics.bytes_written, plan.bytes());
     }
   }
 }

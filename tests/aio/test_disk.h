@@ -5,7 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -68,8 +70,9 @@ class TestMemory {
 
 inline void fill_random(std::span<std::byte> memory, uint64_t seed) {
   Random random(seed, 7);
-  for (std::byte& byte : memory) {
-    byte = static_cast<std::byte>(random.next_u32() & 0xffU);
+  for (size_t at = 0; at < memory.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = random.next_u64();
+    std::memcpy(memory.data() + at, &word, std::min(sizeof word, memory.size() - at));
   }
 }
 

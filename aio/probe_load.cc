@@ -1,0 +1,151 @@
+#include "aio/probe_load.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace headrace::aio {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// The slots of one run. Completions are noted on the engine's thread; the caller's thread sends.
+class ClosedLoop {
+ public:
+  ClosedLoop(IoEngine& engine, const LoadPlan& plan)
+      : engine_(engine),
+        plan_(plan),
+        blocks_(plan.file_size / plan.block_size),
+        sent_at_(static_cast<size_t>(plan.slots)) {
+    HR_CHECK(plan.slots > 0 && blocks_ >= 2, "slots={} blocks={}", plan.slots, blocks_);
+    for (int slot = 0; slot < plan.slots; ++slot) {
+      free_.push_back(slot);
+    }
+  }
+  ClosedLoop(const ClosedLoop&) = delete;
+  ClosedLoop& operator=(const ClosedLoop&) = delete;
+  /// Callbacks refer to this object: wait for them.
+  ~ClosedLoop() { drain(); }
+
+  LoadResult run() {
+    begin_ = Clock::now();
+    counted_from_ = begin_ + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(plan_.warm_seconds));
+    for (int slot = next_slot(); slot >= 0; slot = next_slot()) {
+      send(slot);
+    }
+    if (plan_.one_pass) {
+      drain();  // the whole file counts
+    }
+    const std::lock_guard lock(mutex_);
+    is_counting_ = false;
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+    if (is_cancelled()) {
+      throw InterruptedError("the probe was stopped; its test file is removed");
+    }
+    result_.seconds = seconds_between(counted_from_, Clock::now());
+    return std::move(result_);
+  }
+
+ private:
+  bool is_cancelled() const { return plan_.cancelled != nullptr && plan_.cancelled->load(); }
+
+  /// Waits for a slot; -1 when the run is over.
+  int next_slot() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      const bool is_over = seconds_between(begin_, Clock::now()) >= plan_.seconds ||
+                           (plan_.one_pass && result_.blocks_sent == blocks_);
+      if (error_ || is_over || is_cancelled()) {
+        return -1;
+      }
+      if (!free_.empty()) {
+        const int slot = free_.back();
+        free_.pop_back();
+        return slot;
+      }
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+  }
+
+  void send(int slot) {
+    const int64_t sent = result_.blocks_sent++;
+    const bool is_write =
+        plan_.kind == LoadKind::write || (plan_.kind == LoadKind::mixed && sent % 2 == 1);
+    int64_t block = sent % blocks_;
+    if (plan_.kind == LoadKind::mixed) {
+      const int64_t half = blocks_ / 2;
+      block = is_write ? half + writes_++ % (blocks_ - half) : reads_++ % half;
+    }
+    const int64_t size = plan_.block_size.count();
+    sent_at_[static_cast<size_t>(slot)] = Clock::now();
+    const IoRequest request{.operation = is_write ? IoOperation::write : IoOperation::read,
+                            .io_class = is_write ? IoClass::write_back : IoClass::demand,
+                            .file = plan_.file,
+                            .offset = block * size,
+                            .data = plan_.memory + slot * size,
+                            .length = plan_.block_size};
+    try {
+      engine_.submit(request).on_done(
+          [this, slot, is_write](const std::exception_ptr& error) { end(slot, is_write, error); });
+    } catch (...) {
+      end(slot, is_write, std::current_exception());
+    }
+  }
+
+  void end(int slot, bool is_write, const std::exception_ptr& error) {
+    const Clock::time_point now = Clock::now();
+    const std::lock_guard lock(mutex_);
+    if (error && !error_) {
+      error_ = error;
+    }
+    if (!error && is_counting_ && now >= counted_from_) {
+      result_.bytes += plan_.block_size.count();
+      (is_write ? result_.write_ms : result_.read_ms)
+          .push_back(seconds_between(sent_at_[static_cast<size_t>(slot)], now) * 1e3);
+    }
+    free_.push_back(slot);
+    changed_.notify_all();  // under the lock: the waiter may destroy this object
+  }
+
+  void drain() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return free_.size() == sent_at_.size(); });
+  }
+
+  IoEngine& engine_;
+  const LoadPlan& plan_;
+  const int64_t blocks_;
+  Clock::time_point begin_;
+  Clock::time_point counted_from_;
+  int64_t reads_ = 0;
+  int64_t writes_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int> free_;
+  std::vector<Clock::time_point> sent_at_;  ///< by slot; written while the slot is the sender's
+  LoadResult result_;
+  std::exception_ptr error_;
+  bool is_counting_ = true;
+};
+
+}  // namespace
+
+LoadResult run_load(IoEngine& engine, const LoadPlan& plan) {
+  ClosedLoop loop(engine, plan);
+  return loop.run();
+}
+
+}  // namespace headrace::aio
