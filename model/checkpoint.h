@@ -63,8 +63,9 @@ class CheckpointWriter {
   struct Options {
     DType dtype = DType::bf16;  ///< of the stored tensors
     Bytes max_shard_size{5'000'000'000};
-    std::string copy_from;    ///< source model folder, for tokenizer files and config keys
-    std::string config_json;  ///< config.json as is, where there is no source; "": to_config_json()
+    std::string copy_from = {};  ///< source model folder, for tokenizer files and config keys
+    std::string config_json =
+        {};  ///< config.json as is, where there is no source; "": to_config_json()
   };
   CheckpointWriter(std::string folder, const ModelConfig& config, std::vector<ModuleSpec> modules,
                    Options options);

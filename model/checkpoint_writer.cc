@@ -270,12 +270,12 @@ CheckpointWriter::CheckpointWriter(std::string folder, const ModelConfig& config
                                    std::vector<ModuleSpec> modules, Options options) {
   HR_CHECK(!modules.empty(), "a model without modules");
   // Everything that can fail before the weights is done first.
+  torch_name(options.dtype);
   const std::string config_text =
       options.copy_from.empty()
           ? (options.config_json.empty() ? to_config_json(config, options.dtype)
                                          : options.config_json)
           : copied_config(options.copy_from, options.dtype, modules);
-  torch_name(options.dtype);
   state_ = std::make_unique<State>(std::move(folder), std::move(modules), std::move(options));
   state_->check_free_space();
   state_->others.push_back(state_->text_file("config.json", config_text));

@@ -77,6 +77,9 @@ class HeaderParser {
         return true;
       case Event::object_start:
       case Event::array_start:
+        if (depth == 0 && event == Event::array_start) {
+          fail("the header is not a JSON object");
+        }
         if (depth > 2 || (depth == 1 && event == Event::array_start)) {
           fail("the header has a value that belongs to no tensor", name_);
         }

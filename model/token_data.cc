@@ -29,7 +29,8 @@ struct Cut {
 
 Cut cut_rows(const std::string& path, const TokenFile& file, int64_t seq) {
   Cut cut{file.rows, file.row_length, 0};
-  if (file.rows == 1) {
+  const bool fits_rows = file.row_length >= seq && file.row_length % seq <= 1;
+  if (!file.has_rows || (file.rows == 1 && !fits_rows)) {
     cut.per_row = (file.row_length - 1) / seq;
     if (file.row_length <= seq) {
       throw InputError(fmt::format(
@@ -40,7 +41,7 @@ Cut cut_rows(const std::string& path, const TokenFile& file, int64_t seq) {
     return cut;
   }
   cut.per_row = file.row_length / seq;
-  if (file.rows == 0 || cut.per_row == 0 || file.row_length % seq > 1) {
+  if (file.rows == 0 || !fits_rows) {
     throw InputError(fmt::format(
         "{}: input_ids has shape [{}, {}] and the sequence length is {}; rows must have a multiple "
         "of "

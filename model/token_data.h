@@ -35,11 +35,11 @@ struct TokenDataOptions {
 /// optional labels. Labels in a file are as Hugging Face has them: of input_ids' shape, labels[t]
 /// belongs to input_ids[t], -100 is ignored; the shift happens here.
 ///
-/// A stream of N tokens (text, .bin, input_ids of shape [N] or [1, N]) is packed: sequence i covers
-/// tokens [i * seq, i * seq + seq], so that the label of the last position is the first token of
-/// the next; (N - 1) / seq sequences. Rows (input_ids of shape [R, S]) never run into each other: S
-/// must be a multiple of seq, or one more than a multiple; each row gives S / seq sequences, and
-/// where the row has no next token the label is -100.
+/// A stream of N tokens (text, .bin, input_ids of shape [N]) is packed: sequence i covers tokens
+/// [i * seq, i * seq + seq], so that the label of the last position is the first token of the next;
+/// (N - 1) / seq sequences. Rows (input_ids of shape [R, S]) never run into each other: S must be a
+/// multiple of seq, or one more than a multiple; each row gives S / seq sequences, and where the
+/// row has no next token the label is -100. A single row of another length is taken as a stream.
 ///
 /// Token values are checked when a batch is read, and for files up to 64 MiB also at the start. The
 /// training order is a seeded permutation per epoch in constant memory and a pure function of

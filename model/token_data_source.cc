@@ -91,7 +91,7 @@ TokenFile open_bin(std::shared_ptr<const InputFile> file, const TokenDataOptions
   const BinLayout layout = bin_layout(*file, options);
   TokenArray ids(std::move(file), layout.begin, layout.dtype, layout.count, TokenArray::Role::ids,
                  options.vocab_size);
-  return {std::move(ids), std::nullopt, 1, layout.count};
+  return {std::move(ids), std::nullopt, 1, layout.count, false};
 }
 
 TokenArray tensor_array(const std::shared_ptr<const InputFile>& file, const std::string& name,
@@ -121,7 +121,7 @@ TokenFile open_safetensors(const std::shared_ptr<const InputFile>& file,
   }
   TokenFile result{
       tensor_array(file, "input_ids", ids->second, TokenArray::Role::ids, options.vocab_size),
-      std::nullopt, shape.size() == 2 ? shape[0] : 1, shape.back()};
+      std::nullopt, shape.size() == 2 ? shape[0] : 1, shape.back(), shape.size() == 2};
   if (const auto labels = tensors.find("labels"); labels != tensors.end()) {
     if (labels->second.shape != shape) {
       throw InputError(fmt::format("{}: labels has shape {}; expected that of input_ids, {}",
@@ -235,7 +235,7 @@ TokenFile open_token_file(const std::string& path, const TokenDataOptions& optio
   check_plain_text(path, options);
   const int64_t size = file->size().count();
   return {TokenArray(file, 0, DType::u8, size, TokenArray::Role::ids, options.vocab_size),
-          std::nullopt, 1, size};
+          std::nullopt, 1, size, false};
 }
 
 }  // namespace headrace::model

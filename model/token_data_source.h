@@ -47,6 +47,7 @@ struct TokenFile {
   std::optional<TokenArray> labels;
   int64_t rows = 1;
   int64_t row_length = 0;
+  bool has_rows = false;  ///< two-dimensional: rows do not continue in the next
 };
 
 TokenFile open_token_file(const std::string& path, const TokenDataOptions& options);
