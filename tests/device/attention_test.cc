@@ -141,9 +141,12 @@ class AttentionTest : public DeviceTest {
           double log_sum_exp = 0;
           const auto p = oracle.probabilities(b, h, i, &log_sum_exp);
           const double error = oracle.relative_error(b, h, i);
-          const auto where = fmt::format("{} at ({}, {}, {})", c.describe(), b, h, i);
+          const auto where = [&] {
+            return fmt::format("{} at ({}, {}, {})", c.describe(), b, h, i);
+          };
           expect_near(o.log_sum_exp(b * c.q_heads + h, i), log_sum_exp,
-                      error + 0x1p-23 * std::abs(log_sum_exp), where + " log_sum_exp");
+                      error + 0x1p-23 * std::abs(log_sum_exp),
+                      [&] { return "log_sum_exp of " + where(); });
           for (int64_t x = 0; x < c.head_dim; ++x) {
             double sum = 0;
             double magnitude = 0;
@@ -153,7 +156,8 @@ class AttentionTest : public DeviceTest {
               magnitude += std::abs(term);
             }
             expect_near(oracle.query(o.out, b, h, i, x), sum,
-                        2 * error * magnitude + rounding_error(c.dtype, sum), where + " out");
+                        2 * error * magnitude + rounding_error(c.dtype, sum),
+                        [&] { return "out of " + where(); });
           }
         }
       }
@@ -207,8 +211,10 @@ class AttentionTest : public DeviceTest {
           for (int64_t x = 0; x < c.head_dim; ++x) {
             const double value = dq[static_cast<size_t>(x)];
             expect_near(oracle.query(o.dq, b, h, i, x), value,
-                        dq_bound[static_cast<size_t>(x)] + rounding_error(c.dtype, value),
-                        fmt::format("{} dq at ({}, {}, {}, {})", c.describe(), b, h, i, x));
+                        dq_bound[static_cast<size_t>(x)] + rounding_error(c.dtype, value), [&] {
+                          return fmt::format("dq of {} at ({}, {}, {}, {})", c.describe(), b, h, i,
+                                             x);
+                        });
           }
         }
       }
@@ -216,11 +222,13 @@ class AttentionTest : public DeviceTest {
     for (int64_t r = 0; r < c.batch * c.seq && !HasFailure(); ++r) {
       for (int64_t x = 0; x < c.kv_heads * c.head_dim; ++x) {
         const auto index = static_cast<size_t>(r * c.kv_heads * c.head_dim + x);
-        const auto where = fmt::format("{} at row {}, column {}", c.describe(), r, x);
+        const auto where = [&] {
+          return fmt::format("{} at row {}, column {}", c.describe(), r, x);
+        };
         expect_near(o.dk(r, x), dk[index], dk_bound[index] + rounding_error(c.dtype, dk[index]),
-                    where + " dk");
+                    [&] { return "dk of " + where(); });
         expect_near(o.dv(r, x), dv[index], dv_bound[index] + rounding_error(c.dtype, dv[index]),
-                    where + " dv");
+                    [&] { return "dv of " + where(); });
       }
     }
   }
@@ -320,7 +328,7 @@ TEST_P(AttentionTest, GradientsAgreeWithFiniteDifferences) {
       moved(0);
       const double slope = (up - down) / (at_up - at_down);
       expect_near(gradient(r, x), slope, 2e-5 * (1 + std::abs(slope)),
-                  fmt::format("{} at ({}, {})", name, r, x));
+                  [&] { return fmt::format("{} at ({}, {})", name, r, x); });
     }
   };
   check_some(o.q, o.dq, "dq");

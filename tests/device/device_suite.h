@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ namespace headrace::device::testing {
 struct DeviceFactory {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
+
+  friend std::ostream& operator<<(std::ostream& out, const DeviceFactory& factory) {
+    return out << factory.name;
+  }
 };
 
 inline std::vector<DeviceFactory> all_devices() {
@@ -59,7 +64,8 @@ inline double rounding_error(DType dtype, double value) {
   return std::abs(value) * unit_roundoff(dtype) * 1.01 + (dtype == DType::f16 ? 0x1p-25 : 1e-37);
 }
 
-/// A matrix of a test: its values on the host as double, and device memory that holds it between guard bytes.
+/// A matrix of a test: its values on the host as double, and device memory that holds it between
+/// guard bytes.
 class TestMatrix {
  public:
   /// `shift` elements lie before the first one in its 4096-byte aligned memory.
@@ -188,11 +194,16 @@ class TestArray {
 /// A device with one stream.
 class DeviceTest : public ::testing::TestWithParam<DeviceFactory> {
  protected:
+  /// Scratch of exactly this size, with guard bytes behind it; ends the life of the one before.
   Workspace scratch(Bytes size) {
-    // Every kernel must do with exactly what it asked for: the guard behind it stays as it is.
-    scratch_ = device_->allocate(size + Bytes(64));
+    check_scratch_guard();
+    scratch_ = device_->allocate(size + Bytes(kGuardBytes));
+    const std::vector<std::byte> guard(kGuardBytes, kGuard);
+    stream_->copy_async(scratch_->data() + size.count(), guard.data(), Bytes(kGuardBytes));
+    stream_->synchronize();
     return {scratch_->data(), size};
   }
+  void TearDown() override { check_scratch_guard(); }
   Kernels& kernels() { return device_->kernels(); }
   TestMatrix matrix(DType dtype, int64_t rows, int64_t columns, int64_t padding = 0,
                     int64_t shift = 0) {
@@ -201,6 +212,21 @@ class DeviceTest : public ::testing::TestWithParam<DeviceFactory> {
   template <class T>
   TestArray<T> array(std::vector<T> values) {
     return {*device_, *stream_, std::move(values)};
+  }
+
+  static constexpr int64_t kGuardBytes = 256;
+  static constexpr std::byte kGuard{0x6b};
+
+  void check_scratch_guard() {
+    if (scratch_ == nullptr) {
+      return;
+    }
+    std::vector<std::byte> guard(kGuardBytes);
+    stream_->copy_async(guard.data(), scratch_->data() + scratch_->size().count() - kGuardBytes,
+                        Bytes(kGuardBytes));
+    stream_->synchronize();
+    EXPECT_EQ(guard, std::vector<std::byte>(kGuardBytes, kGuard)) << "written beyond the scratch";
+    scratch_.reset();
   }
 
   std::unique_ptr<Device> device_ = GetParam().make();
@@ -213,14 +239,14 @@ class DeviceTest : public ::testing::TestWithParam<DeviceFactory> {
                            ::testing::ValuesIn(headrace::device::testing::all_devices()), \
                            [](const auto& made) { return made.param.name; })
 
-/// |actual - expected| <= bound, or both NaN.
-inline void expect_near(double actual, double expected, double bound, const std::string& where) {
-  if (std::isnan(expected)) {
-    EXPECT_TRUE(std::isnan(actual)) << where << ": " << actual << " instead of NaN";
-    return;
+/// |actual - expected| <= bound, or both NaN, or the same infinity. `where()` names the place.
+template <class Where>
+void expect_near(double actual, double expected, double bound, const Where& where) {
+  const bool same = actual == expected || (std::isnan(actual) && std::isnan(expected));
+  // Written so that a NaN on one side only is a failure.
+  if (!same && !(std::abs(actual - expected) <= bound)) {
+    ADD_FAILURE() << where() << ": " << actual << " instead of " << expected << " +- " << bound;
   }
-  EXPECT_LE(std::abs(actual - expected), bound)
-      << where << ": " << actual << " instead of " << expected;
 }
 
 }  // namespace headrace::device::testing

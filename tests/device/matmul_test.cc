@@ -43,7 +43,8 @@ void expect_product(const Product& p, const TestMatrix& a, const TestMatrix& b,
       }
       const double bound =
           static_cast<double>(p.k + 2) * 0x1p-24 * magnitude + rounding_error(p.c_dtype, sum);
-      expect_near(c(i, j), sum, bound, fmt::format("{} at ({}, {})", p.describe(), i, j));
+      expect_near(c(i, j), sum, bound,
+                  [&] { return fmt::format("{} at ({}, {})", p.describe(), i, j); });
       if (::testing::Test::HasFailure()) {
         return;
       }
