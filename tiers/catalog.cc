@@ -7,8 +7,10 @@
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
+#include <sys/stat.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
@@ -43,7 +45,8 @@ class ErrorLogger final : public rocksdb::Logger {
   void Logv(const char* format, va_list arguments) override {
     std::array<char, 512> text{};
     if (std::vsnprintf(text.data(), text.size(), format, arguments) > 0) {
-      log_warning("catalog: {}", text.data());
+      const std::string_view line(text.data());
+      log_warning("catalog: {}", line.substr(0, line.find('\n')));
     }
   }
 };
@@ -158,13 +161,19 @@ void read_store(const proto::StoreRecord& record, const std::string& directory,
 }  // namespace
 
 Catalog::Catalog(const std::string& directory, const CatalogStore& store) : directory_(directory) {
+  if (::mkdir(directory.c_str(), 0700) != 0) {
+    IoError::Where where;
+    where.path = directory;
+    where.error_number = errno;
+    throw IoError("making the folder failed", where);
+  }
   rocksdb::Options options = database_options();
   options.create_if_missing = true;
   options.error_if_exists = true;
   rocksdb::DB* opened = nullptr;
-  check(rocksdb::DB::Open(options, directory, &opened), "making the catalog", directory);
-  db_.reset(opened);
   try {
+    check(rocksdb::DB::Open(options, directory, &opened), "making the catalog", directory);
+    db_.reset(opened);
     check(db_->Put(synced(), rocksdb::Slice(kStoreKey), store_bytes(store)), "writing the catalog",
           directory);
   } catch (...) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "support.h"
+#include "tests/tiers/support.h"
 
 namespace headrace::tiers {
 namespace {

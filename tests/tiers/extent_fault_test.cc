@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "store_fixture.h"
+#include "tests/tiers/store_fixture.h"
 #include "tiers/extent_allocator.h"
 
 namespace headrace::tiers {

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "fake_io.h"
-#include "store_fixture.h"
-#include "support.h"
+#include "tests/tiers/fake_io.h"
+#include "tests/tiers/store_fixture.h"
+#include "tests/tiers/support.h"
 #include "tiers/catalog.h"
 #include "tiers/checksum.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "support.h"
+#include "tests/tiers/support.h"
 #include "tiers/topology.h"
 
 namespace headrace::tiers {

@@ -5,8 +5,8 @@
 
 #include "aio/io.h"
 #include "base/random.h"
-#include "store_fixture.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/tiers/store_fixture.h"
 #include "tiers/extent_store.h"
 #include "tiers/host_memory.h"
 

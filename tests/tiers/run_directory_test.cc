@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "store_fixture.h"
+#include "tests/tiers/store_fixture.h"
 
 namespace headrace::tiers {
 namespace {
@@ -100,7 +102,8 @@ TEST_F(RunDirectoryTest, RemovesOnlyWhatItMade) {
 
 TEST_F(RunDirectoryTest, RefusesBadOptions) {
   options_.paths = {folder_.path()};
-  for (const std::string id : {"a/b", "..//", "a b", "x\n", std::string(200, 'x')}) {
+  for (const std::string& id :
+       std::vector<std::string>{"a/b", "..//", "a b", "x\n", std::string(200, 'x')}) {
     options_.run_id = id;
     EXPECT_THAT(create_error(), HasSubstr("run id")) << id;
   }

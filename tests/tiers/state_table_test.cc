@@ -3,7 +3,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "tiered_fixture.h"
+#include "tests/tiers/tiered_fixture.h"
 #include "tiers/residency.h"
 
 namespace headrace::tiers {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "fake_io.h"
-#include "support.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/tiers/fake_io.h"
+#include "tests/tiers/support.h"
 #include "tiers/catalog.h"
 #include "tiers/extent_store.h"
 

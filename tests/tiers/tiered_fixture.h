@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "fake_io.h"
-#include "fake_stream.h"
-#include "support.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/tiers/fake_io.h"
+#include "tests/tiers/fake_stream.h"
+#include "tests/tiers/support.h"
 #include "tiers/tiered_store.h"
 
 namespace headrace::tiers::test {

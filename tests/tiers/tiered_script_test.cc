@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "tiered_fixture.h"
+#include "tests/tiers/tiered_fixture.h"
 
 namespace headrace::tiers {
 namespace {
@@ -49,7 +49,8 @@ class Script {
   Script(TieredStore& store, Slots& device, Slots& host, uint64_t seed, bool may_fail)
       : store_(store), device_(device), host_(host), random_(seed, 4), may_fail_(may_fail) {
     for (int i = 0; i < 5; ++i) {
-      objects_.push_back({store_.add({fmt::format("t{}.{}", seed, i), Bytes(16384), i % 2 == 0})});
+      objects_.emplace_back();
+      objects_.back().id = store_.add({fmt::format("t{}.{}", seed, i), Bytes(16384), i % 2 == 0});
     }
   }
 
@@ -80,7 +81,7 @@ class Script {
 
  private:
   struct Object {
-    ObjectId id;
+    ObjectId id{};
     uint64_t version = 0;             ///< 0: no value yet
     std::map<Tier, uint64_t> copies;  ///< version of each copy there is
     std::map<Tier, int64_t> slots;

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "tiered_fixture.h"
+#include "tests/tiers/tiered_fixture.h"
 #include "tiers/residency.h"
 
 namespace headrace::tiers {
