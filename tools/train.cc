@@ -140,7 +140,7 @@ void run(Arguments arguments) {
   const engine::Resolution resolution = engine::resolve(parsed.config, context, arguments.config);
   for (const auto* notes : {&parsed.notes, &resolution.notes}) {
     for (const proto::Note& note : *notes) {
-      log_message(LogLevel::info, note.text);
+      log_message(note.level, note.text);
     }
   }
 
