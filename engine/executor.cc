@@ -1,7 +1,9 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <queue>
 #include <utility>
@@ -106,12 +108,16 @@ class Executor::Run {
     state_.resize(count, State::waiting);
     begin_.resize(count);
     leases_.resize(count);
+    may_start_.resize(count, false);
     report_.operation_seconds.resize(trace.operations.size());
     for (uint32_t i = 0; i < count; ++i) {
       open_dependencies_[i] = static_cast<uint32_t>(schedule.actions[i].after.size());
       for (const uint32_t before : schedule.actions[i].after) {
         HR_CHECK(before < i, "action {} depends on later action {}", i, before);
         dependents_[before].push_back(i);
+      }
+      if (schedule.actions[i].kind == ActionKind::operation) {
+        lane_operations_[static_cast<size_t>(lane_of(schedule.actions[i]))].push_back(i);
       }
       if (open_dependencies_[i] == 0) {
         ready_.push(i);
@@ -188,8 +194,20 @@ class Executor::Run {
         return;
       }
       case ActionKind::operation:
-        start_operation(index);
+        start_operations(lane_of(action), index);
         return;
+    }
+  }
+
+  /// Operations of one lane start in the order of the trace: bodies may share what belongs to their
+  /// lane (workspace, token buffers, an output file) and rely on it.
+  void start_operations(Lane lane, uint32_t ready) {
+    may_start_[ready] = true;
+    auto& queue = lane_operations_[static_cast<size_t>(lane)];
+    while (!queue.empty() && may_start_[queue.front()]) {
+      const uint32_t next = queue.front();
+      queue.pop_front();
+      start_operation(next);
     }
   }
 
@@ -247,12 +265,17 @@ class Executor::Run {
       report_.busy[lane_index] += seconds_between(lane_since_[lane_index], end.time);
     }
     leases_[end.action].clear();
+    // On a serial lane the work began when the one before it had ended.
+    const bool is_serial = lane != Lane::nvme_read && lane != Lane::nvme_write;
+    const auto begin =
+        is_serial ? std::max(begin_[end.action], lane_last_end_[lane_index]) : begin_[end.action];
+    lane_last_end_[lane_index] = end.time;
     if (action.kind == ActionKind::operation) {
-      report_.operation_seconds[action.operation] = seconds_between(begin_[end.action], end.time);
+      report_.operation_seconds[action.operation] = seconds_between(begin, end.time);
     }
     if (executor_.record_spans_) {
-      report_.spans.push_back({end.action, lane, seconds_between(start_, begin_[end.action]),
-                               seconds_between(start_, end.time)});
+      report_.spans.push_back(
+          {end.action, lane, seconds_between(start_, begin), seconds_between(start_, end.time)});
     }
     if (end.error) {
       if (!error_) {
@@ -345,12 +368,15 @@ class Executor::Run {
   std::vector<State> state_;
   std::vector<Clock::time_point> begin_;
   std::vector<std::vector<tiers::Lease>> leases_;
+  std::vector<bool> may_start_;  // operations whose dependencies have ended
+  std::deque<uint32_t> lane_operations_[scheduler::kLaneCount];  // not started, in order
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready_;
   size_t in_flight_ = 0;
   size_t done_ = 0;
   uint32_t open_operation_ = 0;
   int lane_in_flight_[scheduler::kLaneCount] = {};
   Clock::time_point lane_since_[scheduler::kLaneCount] = {};
+  Clock::time_point lane_last_end_[scheduler::kLaneCount] = {};
   Clock::time_point start_;
   Clock::time_point accounted_until_;
   std::exception_ptr error_;

@@ -31,10 +31,12 @@ struct Action {
 /// with the dependencies that let a runtime overlap them. All slots are fixed here, so the runtime
 /// never allocates, never exceeds a budget, never deadlocks (dependencies point backwards only).
 struct Schedule {
+  /// Operations of one lane stand in the order of the trace, and a runtime starts them in it.
   std::vector<Action> actions;
   std::vector<Residency> initial;  ///< what must be resident when it starts
-  std::vector<Residency> final;    ///< what is resident when it has ended
-  Bytes peak_device;               ///< arena high water
+  /// What the arenas hold when it has ended, least recently used first: the next round's `initial`.
+  std::vector<Residency> final;
+  Bytes peak_device;  ///< arena high water
   Bytes peak_host;
   Bytes nvme_read;  ///< bytes moved over each boundary
   Bytes nvme_write;
@@ -48,7 +50,8 @@ struct CompileInput {
   Budgets budgets;
   Rates rates;
   /// What is resident now. Objects with home device or host must appear with their home slots;
-  /// objects whose current value is on nvme need no entry.
+  /// objects whose current value is on nvme need no entry. Home slots are packed at the low end of
+  /// their arena. In order of last use, where that matters to the policy (lru).
   std::vector<Residency> initial;
 };
 

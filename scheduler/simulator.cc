@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <functional>
 #include <numeric>
 #include <queue>
@@ -14,11 +15,15 @@ namespace headrace::scheduler {
 namespace {
 
 /// One server per lane; a lane that becomes idle takes the earliest action of the list that is
-/// ready.
+/// ready. Operations of a lane start in the order of the list.
 class EventSimulation {
  public:
   EventSimulation(const CompileInput& input, const std::vector<Action>& actions)
-      : input_(input), actions_(actions), waiting_(actions.size()), successors_(actions.size()) {
+      : input_(input),
+        actions_(actions),
+        waiting_(actions.size()),
+        successors_(actions.size()),
+        may_start_(actions.size(), false) {
     times_.begin.resize(actions.size());
     times_.end.resize(actions.size());
     for (uint32_t i = 0; i < actions.size(); ++i) {
@@ -26,6 +31,9 @@ class EventSimulation {
       for (const uint32_t before : actions[i].after) {
         HR_CHECK(before < i, "action {} depends on action {}", i, before);
         successors_[before].push_back(i);
+      }
+      if (actions[i].kind == ActionKind::operation) {
+        operations_[static_cast<size_t>(*lane_of(input, actions[i]))].push_back(i);
       }
     }
   }
@@ -56,10 +64,20 @@ class EventSimulation {
 
   void make_ready(uint32_t action) {
     const auto lane = lane_of(input_, actions_[action]);
-    if (lane) {
-      ready_[static_cast<size_t>(*lane)].push(action);
-    } else {
+    if (!lane) {
       free_actions_.push_back(action);
+      return;
+    }
+    const auto index = static_cast<size_t>(*lane);
+    if (actions_[action].kind != ActionKind::operation) {
+      ready_[index].push(action);
+      return;
+    }
+    may_start_[action] = true;
+    auto& queue = operations_[index];
+    while (!queue.empty() && may_start_[queue.front()]) {
+      ready_[index].push(queue.front());
+      queue.pop_front();
     }
   }
 
@@ -96,6 +114,8 @@ class EventSimulation {
   const std::vector<Action>& actions_;
   std::vector<uint32_t> waiting_;
   std::vector<std::vector<uint32_t>> successors_;
+  std::vector<bool> may_start_;  // operations whose dependencies have ended
+  std::array<std::deque<uint32_t>, kLaneCount> operations_;  // not yet ready, in order
   using MinHeap = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>>;
   std::array<MinHeap, kLaneCount> ready_;
   std::array<bool, kLaneCount> busy_{};

@@ -21,7 +21,7 @@ using Row = std::array<Transition, kCopyEventCount>;
 constexpr std::array<Row, kCopyStateCount> kTable = {{
     // place    transfer_in  transfer_out  lease_read  lease_write  lease_update  drop
     {{ kEmpty,  kFlight,     kError,       kError,     kError,      kError,       kAbsent }},  // absent
-    {{ kError,  kError,      kError,       kError,     kValid,      kError,       kAbsent }},  // empty
+    {{ kError,  kFlight,     kError,       kError,     kValid,      kError,       kAbsent }},  // empty
     {{ kError,  kFlight,     kError,       kError,     kError,      kError,       kError  }},  // in_flight
     {{ kError,  kValid,      kValid,       kValid,     kValid,      kValid,       kAbsent }},  // valid
     {{ kError,  kFlight,     kError,       kError,     kValid,      kError,       kAbsent }},  // stale

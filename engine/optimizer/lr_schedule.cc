@@ -18,8 +18,8 @@ LrSchedule::LrSchedule(const LrScheduleOptions& options) : options_(options) {
   if (options_.kind == Kind::constant) {
     return;
   }
-  if (options_.warmup_num_steps < 1) {
-    throw InputError(fmt::format("scheduler.params.warmup_num_steps is {}; it must be at least 1",
+  if (options_.warmup_num_steps < 0) {
+    throw InputError(fmt::format("scheduler.params.warmup_num_steps is {}; it must not be negative",
                                  options_.warmup_num_steps));
   }
   options_.warmup_num_steps = std::max<int64_t>(2, options_.warmup_num_steps);

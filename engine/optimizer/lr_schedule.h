@@ -14,7 +14,7 @@ struct LrScheduleOptions {
   double warmup_min_lr = 0;     ///< warmup, warmup_decay
   double warmup_max_lr = 1e-3;  ///< warmup, warmup_decay
   Warmup warmup = Warmup::logarithmic;
-  int64_t warmup_num_steps = 1000;  ///< 1 counts as 2, as in DeepSpeed
+  int64_t warmup_num_steps = 1000;  ///< 0 and 1 count as 2, as in DeepSpeed
   int64_t total_num_steps = 0;      ///< warmup_decay, warmup_cosine
   double warmup_min_ratio = 0;      ///< warmup_cosine: share of base_lr
   double cos_min_ratio = 1e-4;      ///< warmup_cosine
