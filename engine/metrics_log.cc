@@ -28,7 +28,7 @@ nlohmann::ordered_json split_json(const TimeSplit& split) {
 
 }  // namespace
 
-MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::ios::app) {
+MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
   if (!file_) {
     throw IoError("cannot open the metrics file", {.path = path, .error_number = errno});
   }

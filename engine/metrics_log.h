@@ -8,7 +8,7 @@
 namespace headrace::engine {
 
 /// metrics.jsonl of a run: one JSON object per step with everything the step line shows, bytes
-/// moved per boundary and the split of the wall time. Appends; each line is flushed. Throws
+/// moved per boundary and the split of the wall time. Starts anew; each line is flushed. Throws
 /// IoError.
 class MetricsLog {
  public:
