@@ -8,14 +8,19 @@ namespace headrace::engine {
 
 namespace {
 
+Tier slower(Tier a, Tier b) {
+  return std::max(a, b);
+}
+
 /// Gives out object ids and collects their facts.
 class ObjectTable {
  public:
   ObjectTable(std::vector<scheduler::ObjectFacts>& objects, Bytes alignment)
       : objects_(objects), alignment_(alignment) {}
 
+  /// Loading, saving and an optimizer on the host use it there whatever its home.
   ObjectId persistent(std::string name, Bytes size, Tier home) {
-    return add({std::move(name), align_up(size, alignment_), home, home});
+    return add({std::move(name), align_up(size, alignment_), slower(home, Tier::host), home});
   }
   ObjectId transient(std::string name, Bytes size, Tier floor) {
     return add({std::move(name), align_up(size, alignment_), floor, std::nullopt});
@@ -31,10 +36,6 @@ class ObjectTable {
   Bytes alignment_;
 };
 
-Tier slower(Tier a, Tier b) {
-  return std::max(a, b);
-}
-
 }  // namespace
 
 ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
@@ -46,7 +47,6 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   ObjectTable table(layout.objects, options.alignment);
 
   const Placement& placement = options.placement;
-  // A persistent object may pass through every tier between its home and where it is used.
   const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
   const int64_t state_vectors = layout.has_master() ? 3 : 2;
 

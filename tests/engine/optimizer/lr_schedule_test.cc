@@ -113,10 +113,10 @@ TEST(LrSchedule, WarmupCosineWithoutDecayWindowStaysAtTheMinimum) {
 TEST(LrSchedule, RefusesImpossibleOptionsByKey) {
   LrScheduleOptions options;
   options.kind = Kind::warmup;
-  options.warmup_num_steps = 0;
+  options.warmup_num_steps = -1;
   try {
     const LrSchedule schedule(options);
-    FAIL() << "accepted 0 warm-up steps";
+    FAIL() << "accepted -1 warm-up steps";
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("scheduler.params.warmup_num_steps"),
               std::string::npos);
