@@ -48,7 +48,7 @@ void check_case(Case test_case, const Policy& policy, Random& random) {
 TEST(RandomTraces, SchedulesAreSoundAndGiveTheSequentialValuesInEveryOrder) {
   const auto optimal = make_optimal_policy();
   const auto lru = make_lru_policy();
-  for (uint64_t seed = 0; seed < 4000; ++seed) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed, 1);
     const Case test_case = random_case(random);
     SCOPED_TRACE(seed);
@@ -64,7 +64,7 @@ TEST(RandomTraces, MinimumBudgetsAreExact) {
   const auto policy = make_optimal_policy();
   int device_cases = 0;
   int host_cases = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
     Random random(seed, 2);
     Case test_case = random_case(random);
     const bool has_device = test_case.budgets.device.count() > 0;
@@ -94,7 +94,7 @@ TEST(RandomTraces, MinimumBudgetsAreExact) {
 TEST(RandomTraces, FragmentationNeverPreventsAnOperationThatFits) {
   const auto optimal = make_optimal_policy();
   const auto lru = make_lru_policy();
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 120; ++seed) {
     Random random(seed, 3);
     Case test_case;
     test_case.budgets.alignment = Bytes(64);

@@ -8,6 +8,12 @@
 namespace headrace::scheduler::test {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+constexpr double kSlowdown = 50;  ///< of builds that are not made for speed
+#else
+constexpr double kSlowdown = 1;
+#endif
+
 double compile_seconds(const Case& test_case, const Policy& policy, Schedule& schedule) {
   const CompileInput input = test_case.input();
   const std::clock_t begin = std::clock();  // of this process, other loads do not count
@@ -86,9 +92,20 @@ TEST(CompileTime, LargeTracesTakeLessThanASecond) {
   std::cout << fmt::format("{} operations, {} objects, {} actions: {:.3f} s\n",
                            step.trace.operations.size(), step.objects.size(),
                            schedule.actions.size(), seconds);
+  EXPECT_LT(seconds, kSlowdown);
   EXPECT_GT(step.trace.operations.size(), 19000U);
   EXPECT_GT(step.objects.size(), 10000U);
   EXPECT_EQ(violations(step.input(), schedule), "");
+}
+
+TEST(CompileTime, SmallTracesTakeMilliseconds) {
+  Case step = transformer({});
+  step.set_budgets(true, int64_t{16} << 20, int64_t{64} << 20);
+  Schedule schedule;
+  const double seconds = compile_seconds(step, *make_optimal_policy(), schedule);
+  std::cout << fmt::format("{} operations, {} actions: {:.2f} ms\n", step.trace.operations.size(),
+                           schedule.actions.size(), seconds * 1e3);
+  EXPECT_LT(seconds, 20e-3 * kSlowdown);
 }
 
 }  // namespace
