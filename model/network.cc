@@ -28,8 +28,11 @@ struct Network::State {
     operation(ops);
     return stack.peak();
   }
+  /// Refuses a workspace below `needed` before anything is posted.
   template <class Operation>
-  void run(Stream& stream, Workspace workspace, const Operation& operation) {
+  void run(Stream& stream, Workspace workspace, Bytes needed, const Operation& operation) {
+    HR_CHECK(workspace.size >= needed, "a workspace of {} bytes, but {} are needed", workspace.size,
+             needed);
     WorkspaceStack stack(workspace);
     NetworkOps ops(device.kernels(), dtype, &stream, stack);
     operation(ops);
@@ -113,7 +116,7 @@ Bytes Network::embed_workspace() const {
 void Network::embed_forward(Stream& stream, const void* weights, const int32_t* ids, void* out,
                             Workspace workspace) {
   const State& s = *state_;
-  state_->run(stream, workspace, [&](NetworkOps& ops) {
+  state_->run(stream, workspace, embed_workspace(), [&](NetworkOps& ops) {
     ops.post([&](Kernels& kernels, Stream& target) {
       kernels.embedding_forward(
           target, dense_matrix(weights, s.dtype, s.config.vocab_size, s.config.hidden_size), ids,
@@ -125,7 +128,7 @@ void Network::embed_forward(Stream& stream, const void* weights, const int32_t* 
 void Network::embed_backward(Stream& stream, const int32_t* ids, const void* dout, void* dweights,
                              Workspace workspace) {
   const State& s = *state_;
-  state_->run(stream, workspace, [&](NetworkOps& ops) {
+  state_->run(stream, workspace, embed_workspace(), [&](NetworkOps& ops) {
     ops.post([&](Kernels& kernels, Stream& target) {
       kernels.embedding_backward(
           target, dense_matrix(dout, s.dtype, s.shape.tokens(), s.config.hidden_size), ids,
@@ -137,14 +140,14 @@ void Network::embed_backward(Stream& stream, const int32_t* ids, const void* dou
 
 void Network::block_forward(Stream& stream, const void* weights, const void* in, void* out,
                             Workspace workspace) {
-  state_->run(stream, workspace, [&](NetworkOps& ops) {
+  state_->run(stream, workspace, block_forward_workspace(), [&](NetworkOps& ops) {
     state_->block.forward(ops, state_->cos_sin(), weights, in, out);
   });
 }
 
 void Network::block_backward(Stream& stream, const void* weights, const void* in, const void* dout,
                              void* din, void* dweights, Workspace workspace) {
-  state_->run(stream, workspace, [&](NetworkOps& ops) {
+  state_->run(stream, workspace, block_backward_workspace(), [&](NetworkOps& ops) {
     state_->block.backward(ops, state_->cos_sin(), weights, in, dout, din, dweights);
   });
 }
@@ -152,7 +155,7 @@ void Network::block_backward(Stream& stream, const void* weights, const void* in
 void Network::head_forward(Stream& stream, const void* norm_weights, const void* head_weights,
                            const void* in, const int32_t* labels, double* loss_sum,
                            Workspace workspace) {
-  state_->run(stream, workspace, [&](NetworkOps& ops) {
+  state_->run(stream, workspace, head_workspace(), [&](NetworkOps& ops) {
     state_->head.forward(ops, {norm_weights, head_weights, in, labels}, loss_sum);
   });
 }
@@ -161,7 +164,7 @@ void Network::head_forward_backward(Stream& stream, const void* norm_weights,
                                     const void* head_weights, const void* in, const int32_t* labels,
                                     float gradient_scale, double* loss_sum, void* din,
                                     void* dnorm_weights, void* dhead_weights, Workspace workspace) {
-  state_->run(stream, workspace, [&](NetworkOps& ops) {
+  state_->run(stream, workspace, head_workspace(), [&](NetworkOps& ops) {
     state_->head.forward_backward(ops, {norm_weights, head_weights, in, labels}, loss_sum,
                                   {gradient_scale, din, dnorm_weights, dhead_weights});
   });

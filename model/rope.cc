@@ -40,8 +40,10 @@ std::vector<float> rope_frequencies(const ModelConfig& config) {
   const int64_t pairs = config.head_dim / 2;
   std::vector<float> frequencies(static_cast<size_t>(pairs));
   for (int64_t i = 0; i < pairs; ++i) {
-    const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.head_dim);
-    const auto frequency = static_cast<float>(std::pow(config.rope_theta, -exponent));
+    // Exponent, power and inverse are each rounded, as in transformers.
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
+    const auto power = static_cast<float>(std::pow(config.rope_theta, double{exponent}));
+    const float frequency = 1 / power;
     frequencies[static_cast<size_t>(i)] = scaled_frequency(frequency, config.rope_scaling);
   }
   return frequencies;

@@ -176,7 +176,9 @@ def write_family(name, config, root):
     fp32_curve, final = train(reload(), windows, torch.float32)
     save_file(final, folder / "final.safetensors")
     bf16_curve, _ = train(reload(), windows, torch.bfloat16)
+    frequencies = model.model.rotary_emb.inv_freq.tolist()
     parity = dict(
+        rope_frequencies=frequencies,
         versions=dict(torch=torch.__version__, transformers=transformers.__version__),
         gradients=dict(loss_sum=loss_sum, counted_labels=counted, batch=BATCH, seq=SEQ),
         training=dict(steps=STEPS, gradient_accumulation_steps=ACCUMULATION, batch=BATCH, seq=SEQ,

@@ -1,0 +1,223 @@
+#include "tests/model/network_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/parallel.h"
+
+namespace headrace::model {
+
+namespace {
+constexpr int64_t kGuard = 256;
+constexpr std::byte kGuardByte{0xA5};
+}  // namespace
+
+GuardedMemory::GuardedMemory(device::Device& device, Bytes size, int64_t skip)
+    : size_(size), skip_(kGuard + skip), memory_(device.allocate(size + Bytes(2 * kGuard + skip))) {
+  std::memset(memory_->data(), static_cast<int>(kGuardByte),
+              static_cast<size_t>((size_ + Bytes(kGuard + skip_)).count()));
+  std::memset(data(), 0, static_cast<size_t>(size_.count()));
+}
+
+void GuardedMemory::poison() {
+  std::memset(data(), 0xFF, static_cast<size_t>(size_.count()));
+}
+
+bool GuardedMemory::guards_are_intact() const {
+  const auto is_guard = [](std::byte byte) { return byte == kGuardByte; };
+  const std::byte* const end = data() + size_.count();
+  return std::all_of(memory_->data(), memory_->data() + skip_, is_guard) &&
+         std::all_of(end, end + kGuard, is_guard);
+}
+
+std::vector<float> to_floats(const std::byte* data, DType dtype, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const std::byte* const element = data + i * size_of(dtype).count();
+    float& value = values[static_cast<size_t>(i)];
+    uint16_t half = 0;
+    std::memcpy(&half, element, sizeof half);
+    switch (dtype) {
+      case DType::f32:
+        std::memcpy(&value, element, sizeof value);
+        break;
+      case DType::bf16:
+        value = to_float(Bf16{half});
+        break;
+      default:
+        value = to_float(F16{half});
+        break;
+    }
+  }
+  return values;
+}
+
+void from_floats(const std::vector<float>& values, DType dtype, std::byte* data) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::byte* const element = data + static_cast<int64_t>(i) * size_of(dtype).count();
+    if (dtype == DType::f32) {
+      std::memcpy(element, &values[i], sizeof(float));
+    } else {
+      const uint16_t bits = dtype == DType::bf16 ? to_bf16(values[i]).bits : to_f16(values[i]).bits;
+      std::memcpy(element, &bits, sizeof bits);
+    }
+  }
+}
+
+NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape,
+                               Options options)
+    : options_(options),
+      dtype_(dtype),
+      device_(device::make_cpu_device()),
+      network_(config, dtype, shape, *device_, options.vocab_tile),
+      stream_(device_->create_stream("test")),
+      modules_(module_specs(config)) {
+  stream_->run_on_host([threads = options.threads] { set_parallel_threads(threads); });
+  for (const ModuleSpec& module : modules_) {
+    const Bytes size = bytes_for(module.count, dtype);
+    packed_.push_back({std::make_unique<GuardedMemory>(*device_, size),
+                       std::make_unique<GuardedMemory>(*device_, size)});
+  }
+  if (config.tie_word_embeddings) {
+    // The head's own gradient; its weights are those of the embedding.
+    packed_.push_back({nullptr, std::make_unique<GuardedMemory>(
+                                    *device_, bytes_for(modules_.front().count, dtype))});
+  }
+  const Elements activation_count = Elements(shape.tokens()) * config.hidden_size;
+  activations_ = std::make_unique<GuardedMemory>(
+      *device_, bytes_for(activation_count, dtype) * (config.layers + 3));
+  const Bytes ids_size = bytes_for(Elements(shape.tokens()), DType::i32);
+  ids_ = std::make_unique<GuardedMemory>(*device_, ids_size);
+  labels_ = std::make_unique<GuardedMemory>(*device_, ids_size);
+  loss_ = std::make_unique<GuardedMemory>(*device_, Bytes(sizeof(double)));
+}
+
+void NetworkHarness::set_weights(
+    const std::function<std::vector<float>(const ParameterSpec&)>& values) {
+  for (size_t m = 0; m < modules_.size(); ++m) {
+    for (const ParameterSpec& parameter : modules_[m].parameters) {
+      from_floats(values(parameter), dtype_,
+                  packed_[m].weights->data() + bytes_for(parameter.offset, dtype_).count());
+    }
+  }
+}
+
+void NetworkHarness::set_batch(const std::vector<int32_t>& ids,
+                               const std::vector<int32_t>& labels) {
+  std::memcpy(ids_->data(), ids.data(), ids.size() * sizeof(int32_t));
+  std::memcpy(labels_->data(), labels.data(), labels.size() * sizeof(int32_t));
+}
+
+std::byte* NetworkHarness::activation(int64_t index) const {
+  const Elements count = Elements(network_.shape().tokens()) * network_.config().hidden_size;
+  return activations_->data() + (bytes_for(count, dtype_) * index).count();
+}
+
+/// A fresh one for every operation, alive until the stream has run.
+device::Workspace NetworkHarness::workspace(Bytes size) {
+  workspaces_.push_back(std::make_unique<GuardedMemory>(*device_, size, options_.workspace_skip));
+  workspaces_.back()->poison();
+  return workspaces_.back()->workspace();
+}
+
+void NetworkHarness::forward() {
+  network_.embed_forward(*stream_, packed_.front().weights->data(),
+                         reinterpret_cast<const int32_t*>(ids_->data()), activation(0),
+                         workspace(network_.embed_workspace()));
+  for (int64_t layer = 0; layer < network_.config().layers; ++layer) {
+    network_.block_forward(*stream_, packed_[static_cast<size_t>(layer) + 1].weights->data(),
+                           activation(layer), activation(layer + 1),
+                           workspace(network_.block_forward_workspace()));
+  }
+}
+
+void NetworkHarness::finish() {
+  stream_->synchronize();
+  for (const auto& used : workspaces_) {
+    EXPECT_TRUE(used->guards_are_intact()) << "a workspace of " << used->size().count() << " bytes";
+  }
+  workspaces_.clear();
+  EXPECT_TRUE(activations_->guards_are_intact());
+  EXPECT_TRUE(loss_->guards_are_intact());
+  for (const Module& module : packed_) {
+    EXPECT_TRUE(module.gradient->guards_are_intact());
+  }
+}
+
+double NetworkHarness::loss() {
+  forward();
+  const Module& embed_or_head =
+      network_.config().tie_word_embeddings ? packed_.front() : head_module();
+  network_.head_forward(
+      *stream_, packed_[norm_index()].weights->data(), embed_or_head.weights->data(),
+      activation(network_.config().layers), reinterpret_cast<const int32_t*>(labels_->data()),
+      reinterpret_cast<double*>(loss_->data()), workspace(network_.head_workspace()));
+  finish();
+  double loss = 0;
+  std::memcpy(&loss, loss_->data(), sizeof loss);
+  return loss;
+}
+
+double NetworkHarness::loss_and_gradients(float scale, NamedValues& gradients) {
+  for (Module& module : packed_) {
+    module.gradient->poison();
+  }
+  forward();
+  const bool is_tied = network_.config().tie_word_embeddings;
+  const int64_t layers = network_.config().layers;
+  const auto* const labels = reinterpret_cast<const int32_t*>(labels_->data());
+  int64_t current = layers + 1;
+  network_.head_forward_backward(
+      *stream_, packed_[norm_index()].weights->data(),
+      (is_tied ? packed_.front() : head_module()).weights->data(), activation(layers), labels,
+      scale, reinterpret_cast<double*>(loss_->data()), activation(current),
+      packed_[norm_index()].gradient->data(), head_module().gradient->data(),
+      workspace(network_.head_workspace()));
+  for (int64_t layer = layers - 1; layer >= 0; --layer) {
+    Module& module = packed_[static_cast<size_t>(layer) + 1];
+    const int64_t next = options_.din_is_dout ? current : 2 * layers + 3 - current;
+    network_.block_backward(*stream_, module.weights->data(), activation(layer),
+                            activation(current), activation(next), module.gradient->data(),
+                            workspace(network_.block_backward_workspace()));
+    current = next;
+  }
+  network_.embed_backward(*stream_, reinterpret_cast<const int32_t*>(ids_->data()),
+                          activation(current), packed_.front().gradient->data(),
+                          workspace(network_.embed_workspace()));
+  finish();
+  gradients.clear();
+  for (size_t m = 0; m < modules_.size(); ++m) {
+    collect(modules_[m], *packed_[m].gradient, gradients);
+  }
+  if (is_tied) {
+    collect(modules_.front(), *head_module().gradient, gradients);
+  }
+  double loss = 0;
+  std::memcpy(&loss, loss_->data(), sizeof loss);
+  return loss;
+}
+
+/// Adds the module's gradients to `out`; expects zeros in the alignment gaps.
+void NetworkHarness::collect(const ModuleSpec& module, const GuardedMemory& gradient,
+                             NamedValues& out) const {
+  const std::vector<float> all = to_floats(gradient.data(), dtype_, module.count.count());
+  std::vector<bool> is_parameter(all.size(), false);
+  for (const ParameterSpec& parameter : module.parameters) {
+    std::vector<float>& sum = out[parameter.name];
+    sum.resize(static_cast<size_t>(parameter.count.count()), 0.0F);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const size_t at = static_cast<size_t>(parameter.offset.count()) + i;
+      sum[i] += all[at];
+      is_parameter[at] = true;
+    }
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!is_parameter[i]) {
+      EXPECT_EQ(all[i], 0.0F) << module.name << " gap at element " << i;
+    }
+  }
+}
+
+}  // namespace headrace::model

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "device/device.h"
+#include "model/model_config.h"
+#include "model/network.h"
+
+namespace headrace::model {
+
+using NamedValues = std::map<std::string, std::vector<float>>;
+
+/// Device memory with guard bytes on both sides, `skip` bytes behind the page-aligned start.
+class GuardedMemory {
+ public:
+  GuardedMemory(device::Device& device, Bytes size, int64_t skip = 64);
+  std::byte* data() const { return memory_->data() + skip_; }
+  Bytes size() const { return size_; }
+  device::Workspace workspace() const { return {data(), size_}; }
+  /// Fills with bytes that are NaN in every float type.
+  void poison();
+  bool guards_are_intact() const;
+
+ private:
+  Bytes size_;
+  int64_t skip_;
+  std::unique_ptr<device::Memory> memory_;
+};
+
+/// A whole network on the CPU device, run module by module as the engine does. Workspaces have
+/// exactly the planned size, are poisoned before each operation and guarded; gradients are poisoned
+/// too.
+class NetworkHarness {
+ public:
+  struct Options {
+    int64_t vocab_tile = 4096;
+    int64_t workspace_skip = 64;
+    bool din_is_dout = true;
+    int threads = 1;  ///< of the kernels; more only wait for each other in networks this small
+  };
+  NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape)
+      : NetworkHarness(config, dtype, shape, Options{}) {}
+  NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape, Options options);
+
+  /// Rounded to the dtype; `values` by parameter name.
+  void set_weights(const std::function<std::vector<float>(const ParameterSpec&)>& values);
+  void set_batch(const std::vector<int32_t>& ids, const std::vector<int32_t>& labels);
+
+  double loss();
+  /// Loss and gradients of loss * scale, by parameter name, tied uses added up.
+  double loss_and_gradients(float scale, NamedValues& gradients);
+
+  Network& network() { return network_; }
+  const std::vector<ModuleSpec>& modules() const { return modules_; }
+
+ private:
+  struct Module {
+    std::unique_ptr<GuardedMemory> weights;
+    std::unique_ptr<GuardedMemory> gradient;
+  };
+  size_t norm_index() const { return static_cast<size_t>(network_.config().layers) + 1; }
+  Module& head_module() { return packed_.back(); }  // embed, ..., norm, and head or tied head
+  std::byte* activation(int64_t index) const;
+  device::Workspace workspace(Bytes size);
+  void forward();
+  void finish();
+  void collect(const ModuleSpec& module, const GuardedMemory& gradient, NamedValues& out) const;
+
+  Options options_;
+  DType dtype_;
+  std::unique_ptr<device::Device> device_;
+  Network network_;
+  std::unique_ptr<device::Stream> stream_;
+  std::vector<ModuleSpec> modules_;
+  std::vector<Module> packed_;
+  std::unique_ptr<GuardedMemory> activations_;  ///< layers + 1, then two gradients
+  std::unique_ptr<GuardedMemory> ids_;
+  std::unique_ptr<GuardedMemory> labels_;
+  std::unique_ptr<GuardedMemory> loss_;
+  std::vector<std::unique_ptr<GuardedMemory>> workspaces_;
+};
+
+/// Elements of the dtype as fp32, and back with rounding.
+std::vector<float> to_floats(const std::byte* data, DType dtype, int64_t count);
+void from_floats(const std::vector<float>& values, DType dtype, std::byte* data);
+
+}  // namespace headrace::model

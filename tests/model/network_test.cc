@@ -1,0 +1,356 @@
+#include "model/network.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "model/checkpoint.h"
+#include "tests/model/network_harness.h"
+
+namespace headrace::model {
+namespace {
+
+constexpr float kUnscaled = 1;
+
+/// A small network with every optional part at once, which no single family has.
+ModelConfig everything_config() {
+  ModelConfig config;
+  config.family = Family::qwen3;
+  config.vocab_size = 37;
+  config.hidden_size = 20;
+  config.intermediate_size = 28;
+  config.layers = 2;
+  config.heads = 6;
+  config.kv_heads = 2;
+  config.head_dim = 10;
+  config.max_positions = 64;
+  config.rope_scaling = {RopeScaling::Kind::llama3, 4, 1, 4, 8};
+  config.attention_bias = config.output_bias = config.mlp_bias = config.qk_norm = true;
+  return config;
+}
+
+std::vector<float> random_values(const ParameterSpec& parameter, uint64_t stream) {
+  Random random(7, stream + std::hash<std::string>()(parameter.name));
+  std::vector<float> values(static_cast<size_t>(parameter.count.count()));
+  const bool is_norm = parameter.name.ends_with("norm.weight");
+  for (float& value : values) {
+    value = (is_norm ? 1.0F : 0.0F) + 0.2F * random.normal();
+  }
+  return values;
+}
+
+/// Random tokens with the labels at the given positions ignored.
+void set_random_batch(NetworkHarness& harness, const std::vector<size_t>& ignored = {}) {
+  Random random(11, 0);
+  const auto tokens = static_cast<size_t>(harness.network().shape().tokens());
+  const auto vocab = static_cast<uint64_t>(harness.network().config().vocab_size);
+  std::vector<int32_t> ids(tokens);
+  std::vector<int32_t> labels(tokens);
+  for (size_t i = 0; i < tokens; ++i) {
+    ids[i] = static_cast<int32_t>(random.below(vocab));
+    labels[i] = static_cast<int32_t>(random.below(vocab));
+  }
+  for (const size_t position : ignored) {
+    labels[position] = -100;
+  }
+  harness.set_batch(ids, labels);
+}
+
+void prepare(NetworkHarness& harness, const std::vector<size_t>& ignored = {}) {
+  harness.set_weights([](const ParameterSpec& parameter) { return random_values(parameter, 0); });
+  set_random_batch(harness, ignored);
+}
+
+double largest(const std::vector<float>& values) {
+  double result = 0;
+  for (const float value : values) {
+    result = std::max(result, std::abs(double{value}));
+  }
+  return result;
+}
+
+/// Largest difference relative to the largest reference value.
+double relative_error(const std::vector<float>& actual, const std::vector<float>& expected) {
+  EXPECT_EQ(actual.size(), expected.size());
+  double difference = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double here = std::abs(double{actual[i]} - double{expected[i]});
+    difference = std::isnan(here) ? INFINITY : std::max(difference, here);
+  }
+  return difference / largest(expected);
+}
+
+/// sqrt(|actual - expected|^2 / |expected|^2)
+double relative_distance(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(double{actual[i]} - double{expected[i]}, 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// Raw reading of one tensor of a safetensors file written by the golden script.
+class GoldenFile {
+ public:
+  explicit GoldenFile(const std::string& path) : file_(path, std::ios::binary) {
+    uint64_t header_size = 0;
+    file_.read(reinterpret_cast<char*>(&header_size), sizeof header_size);
+    std::string text(header_size, ' ');
+    file_.read(text.data(), static_cast<std::streamsize>(header_size));
+    header_ = nlohmann::json::parse(text);
+    data_begin_ = sizeof header_size + header_size;
+  }
+
+  template <class T>
+  std::vector<T> read(const std::string& name) {
+    const auto offsets = header_.at(name).at("data_offsets").get<std::vector<uint64_t>>();
+    std::vector<T> values((offsets[1] - offsets[0]) / sizeof(T));
+    file_.seekg(static_cast<std::streamoff>(data_begin_ + offsets[0]));
+    file_.read(reinterpret_cast<char*>(values.data()),
+               static_cast<std::streamsize>(offsets[1] - offsets[0]));
+    return values;
+  }
+
+ private:
+  std::ifstream file_;
+  nlohmann::json header_;
+  uint64_t data_begin_ = 0;
+};
+
+class NetworkParity : public testing::TestWithParam<const char*> {
+ protected:
+  NetworkParity()
+      : folder_(std::string(HEADRACE_SOURCE_DIR "/tests/golden/data/parity/") + GetParam()),
+        reader_(folder_),
+        golden_(folder_ + "/gradients.safetensors"),
+        parity_(nlohmann::json::parse(std::ifstream(folder_ + "/parity.json"))) {}
+
+  std::unique_ptr<NetworkHarness> make_harness(DType dtype, NetworkHarness::Options options) {
+    const BatchShape shape{parity_["gradients"]["batch"], parity_["gradients"]["seq"]};
+    auto harness = std::make_unique<NetworkHarness>(reader_.config(), dtype, shape, options);
+    harness->set_weights([&](const ParameterSpec& parameter) {
+      std::vector<float> values(static_cast<size_t>(parameter.count.count()));
+      reader_.read_f32(parameter.name, Elements(0), values);
+      return values;
+    });
+    harness->set_batch(golden_.read<int32_t>("input_ids"), golden_.read<int32_t>("labels"));
+    return harness;
+  }
+
+  /// Expects the loss and every gradient within the tolerances of PyTorch's fp32 values.
+  void compare(DType dtype, double loss_tolerance, double gradient_tolerance) {
+    const auto harness = make_harness(dtype, {.vocab_tile = 50});
+    NamedValues gradients;
+    const double loss = harness->loss_and_gradients(kUnscaled, gradients);
+    const double expected = parity_["gradients"]["loss_sum"];
+    EXPECT_NEAR(loss, expected, loss_tolerance * expected);
+    EXPECT_EQ(harness->loss(), loss);
+    for (const auto& [name, values] : gradients) {
+      const double error = dtype == DType::f32
+                               ? relative_error(values, golden_.read<float>("grad." + name))
+                               : relative_distance(values, golden_.read<float>("grad." + name));
+      EXPECT_LE(error, gradient_tolerance) << name;
+    }
+  }
+
+  std::string folder_;
+  CheckpointReader reader_;
+  GoldenFile golden_;
+  nlohmann::json parity_;
+};
+
+TEST_P(NetworkParity, LossAndGradientsInFp32) {
+  compare(DType::f32, 1e-6, 1e-5);
+}
+TEST_P(NetworkParity, LossAndGradientsInBf16) {
+  compare(DType::bf16, 3e-3, 0.04);
+}
+TEST_P(NetworkParity, LossAndGradientsInF16) {
+  compare(DType::f16, 4e-4, 0.005);
+}
+
+TEST_P(NetworkParity, EveryParameterHasAGradient) {
+  const auto harness = make_harness(DType::f32, {});
+  NamedValues gradients;
+  harness->loss_and_gradients(kUnscaled, gradients);
+  EXPECT_EQ(gradients.size(), reader_.tensors().size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, NetworkParity,
+                         testing::Values("llama_llama3", "llama_linear", "mistral", "qwen2",
+                                         "qwen3"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+/// (loss(w + step d) - loss(w - step d)) / (2 step) against gradient . d for one random direction
+/// per parameter.
+TEST(Network, GradientsMatchFiniteDifferences) {
+  NetworkHarness harness(everything_config(), DType::f32, {2, 9}, {.vocab_tile = 10});
+  prepare(harness, {4});
+  NamedValues gradients;
+  harness.loss_and_gradients(kUnscaled, gradients);
+  for (const auto& [name, gradient] : gradients) {
+    constexpr double kStep = 2e-3;
+    std::vector<float> direction(gradient.size());
+    Random random(23, std::hash<std::string>()(name));
+    double expected = 0;
+    double scale = 0;
+    for (size_t i = 0; i < direction.size(); ++i) {
+      direction[i] = random.normal() + (gradient[i] > 0 ? 1.0F : -1.0F);  // no cancellation
+      expected += double{direction[i]} * double{gradient[i]};
+      scale += double{direction[i]} * double{direction[i]};
+    }
+    const double step = kStep / std::sqrt(scale / static_cast<double>(direction.size()));
+    const auto loss_at = [&](double distance) {
+      harness.set_weights([&](const ParameterSpec& parameter) {
+        std::vector<float> values = random_values(parameter, 0);
+        for (size_t i = 0; parameter.name == name && i < values.size(); ++i) {
+          values[i] += static_cast<float>(distance * direction[i]);
+        }
+        return values;
+      });
+      return harness.loss();
+    };
+    const double measured = (loss_at(step) - loss_at(-step)) / (2 * step);
+    EXPECT_NEAR(measured, expected, 0.01 * std::abs(expected) + 0.02) << name;
+  }
+}
+
+void expect_same_bits(const NamedValues& a, const NamedValues& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, values] : a) {
+    EXPECT_EQ(values, b.at(name)) << name;
+  }
+}
+
+TEST(Network, BitsDoNotDependOnAddressesAliasingOrThreads) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    NamedValues reference;
+    double reference_loss = 0;
+    for (const NetworkHarness::Options& options :
+         {NetworkHarness::Options{16, 0, true}, NetworkHarness::Options{16, 64, true},
+          NetworkHarness::Options{16, 1984, false}, NetworkHarness::Options{16, 64, true, 2}}) {
+      NetworkHarness harness(everything_config(), dtype, {2, 9}, options);
+      prepare(harness);
+      NamedValues gradients;
+      const double loss = harness.loss_and_gradients(kUnscaled, gradients);
+      if (reference.empty()) {
+        reference = gradients;
+        reference_loss = loss;
+      }
+      EXPECT_EQ(loss, reference_loss);
+      expect_same_bits(gradients, reference);
+    }
+  }
+}
+
+TEST(Network, VocabularyTileOnlyChangesTheOrderOfSums) {
+  NetworkHarness whole(everything_config(), DType::f32, {2, 9});
+  prepare(whole);
+  NamedValues expected;
+  const double expected_loss = whole.loss_and_gradients(kUnscaled, expected);
+  for (const int64_t tile : {1, 7, 36, 37}) {
+    NetworkHarness tiled(everything_config(), DType::f32, {2, 9}, {.vocab_tile = tile});
+    prepare(tiled);
+    NamedValues gradients;
+    EXPECT_NEAR(tiled.loss_and_gradients(kUnscaled, gradients), expected_loss,
+                1e-5 * expected_loss);
+    for (const auto& [name, values] : gradients) {
+      EXPECT_LE(relative_error(values, expected.at(name)), 2e-5) << name << " tile " << tile;
+    }
+  }
+}
+
+TEST(Network, GradientScaleScales) {
+  NetworkHarness harness(everything_config(), DType::f32, {1, 9});
+  prepare(harness);
+  NamedValues once;
+  NamedValues scaled;
+  const double loss = harness.loss_and_gradients(1, once);
+  EXPECT_EQ(harness.loss_and_gradients(1024, scaled), loss);
+  for (auto& [name, values] : once) {
+    for (float& value : values) {
+      value *= 1024;
+    }  // a power of two: exact
+  }
+  expect_same_bits(scaled, once);
+}
+
+TEST(Network, NothingCountedGivesZero) {
+  NetworkHarness harness(everything_config(), DType::f32, {1, 3});
+  prepare(harness, {0, 1, 2});
+  NamedValues gradients;
+  EXPECT_EQ(harness.loss_and_gradients(1, gradients), 0.0);
+  for (const auto& [name, values] : gradients) {
+    EXPECT_EQ(largest(values), 0.0) << name;
+  }
+}
+
+TEST(Network, EarlierPositionsDoNotSeeLaterTokens) {
+  // Only position 2 counts: its loss is that of the sequence cut behind it.
+  const ModelConfig config = everything_config();
+  NetworkHarness whole(config, DType::f32, {1, 6});
+  NetworkHarness cut(config, DType::f32, {1, 3});
+  prepare(whole);
+  prepare(cut);
+  whole.set_batch({1, 2, 3, 4, 5, 6}, {-100, -100, 9, -100, -100, -100});
+  cut.set_batch({1, 2, 3}, {-100, -100, 9});
+  EXPECT_NEAR(whole.loss(), cut.loss(), 1e-5);
+}
+
+TEST(Network, SmallerWorkspaceIsRefused) {
+  const auto device = device::make_cpu_device();
+  Network network(everything_config(), DType::bf16, {1, 8}, *device);
+  const Bytes needed = network.block_backward_workspace();
+  const auto memory = device->allocate(needed);
+  const auto stream = device->create_stream("test");
+  const auto run_in = [&](device::Workspace workspace) {
+    network.block_backward(*stream, nullptr, nullptr, nullptr, nullptr, nullptr, workspace);
+  };
+  EXPECT_THROW(run_in({memory->data(), needed - Bytes(1)}), InternalError);
+  EXPECT_THROW(run_in({memory->data() + 8, needed}), InternalError);  // not aligned
+}
+
+TEST(Network, RefusesSequencesThatCannotBeTrained) {
+  const auto device = device::make_cpu_device();
+  ModelConfig config = everything_config();
+  EXPECT_THROW(Network(config, DType::f32, {1, 65}, *device), InputError);
+  config.sliding_window = 16;
+  EXPECT_NO_THROW(Network(config, DType::f32, {1, 16}, *device));
+  EXPECT_THROW(Network(config, DType::f32, {1, 17}, *device), InputError);
+}
+
+TEST(Network, CountsFloatingPointOperations) {
+  const auto device = device::make_cpu_device();
+  const ModelConfig config = everything_config();
+  const Network network(config, DType::f32, {2, 8}, *device, 10);
+  const double tokens = 16;
+  const double projections = 20 * 60 + 2 * 20 * 20 + 60 * 20;  // q, k and v, o
+  const double mlp = 3 * 20 * 28;
+  const double pairs = 2 * (8 * 9 / 2);  // causal (query, key) pairs per head
+  const double linear = 2 * tokens * (projections + mlp);
+  const double attention = 2 * 2 * pairs * 6 * 10;
+  EXPECT_DOUBLE_EQ(network.block_forward_flops(), linear + attention);
+  const double down = 2 * tokens * 20 * 28;
+  EXPECT_DOUBLE_EQ(network.block_backward_flops(), 3 * linear - down + 3.5 * attention);
+  // 37 = 3 tiles of 10 computed twice and a last one of 7.
+  EXPECT_DOUBLE_EQ(network.head_flops(), 2 * tokens * 20 * (3 * 37 + 30));
+}
+
+TEST(Network, WorkspaceOfTheHeadDoesNotGrowWithTheVocabulary) {
+  const auto device = device::make_cpu_device();
+  ModelConfig config = everything_config();
+  config.vocab_size = 1000;
+  const Network small(config, DType::bf16, {2, 8}, *device, 100);
+  config.vocab_size = 100000;
+  const Network large(config, DType::bf16, {2, 8}, *device, 100);
+  EXPECT_EQ(small.head_workspace(), large.head_workspace());
+}
+
+}  // namespace
+}  // namespace headrace::model
