@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <set>
 
@@ -308,7 +309,8 @@ ParsedConfig parse_config(std::string_view text, const std::string& source) {
 ParsedConfig load_config(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    throw IoError("cannot open the configuration", {.path = path, .error_number = errno});
+    throw InputError("cannot open the configuration " + path + ": " + std::strerror(errno) +
+                     "; name an existing ds_config.json");
   }
   std::string text(kLongestText + 1, '\0');  // one more, so that parsing sees that it is too long
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

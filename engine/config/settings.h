@@ -94,8 +94,8 @@ enum class IoBackendChoice : uint8_t { automatic, io_uring, thread_pool };
 
 struct AioSettings {
   Bytes block_size{1 << 20};
-  int queue_depth = 8;  ///< requests in flight per thread
-  int threads = 1;      ///< a ring needs none: there it multiplies queue_depth
+  int queue_depth = 64;  ///< requests in flight per thread
+  int threads = 1;       ///< a ring needs none: there it multiplies queue_depth
   IoBackendChoice backend = IoBackendChoice::automatic;
   bool verify_reads = true;
 

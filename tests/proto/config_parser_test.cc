@@ -335,8 +335,8 @@ TEST(ConfigParser, TypesOfOptimizersIgnoreCase) {
   EXPECT_EQ(read(R"({"optimizer": {"type": "ADAMW"}})").optimizer().type(), Optimizer::AdamW);
 }
 
-TEST(ConfigParser, FilesThatCannotBeReadAreIoErrors) {
-  EXPECT_THROW(load_config("/nonexistent/ds_config.json"), IoError);
+TEST(ConfigParser, FilesThatCannotBeReadAreErrors) {
+  EXPECT_THROW(load_config("/nonexistent/ds_config.json"), InputError);
   EXPECT_THROW(load_config(std::filesystem::temp_directory_path().string()), IoError);
 }
 

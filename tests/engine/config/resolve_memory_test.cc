@@ -1,0 +1,226 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/engine/config/resolve_fixture.h"
+
+namespace headrace::engine {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// ---- offload -----------------------------------------------------------------------------------
+
+TEST(ResolveOffload, DevicesAndPaths) {
+  const OffloadSettings none = settings_of(R"("zero_optimization": {"stage": 2})").offload;
+  EXPECT_EQ(none.zero_stage, 2);
+  EXPECT_EQ(none.weights, OffloadDevice::none);
+  EXPECT_EQ(none.optimizer, OffloadDevice::none);
+  EXPECT_THAT(none.nvme_paths, IsEmpty());
+  const OffloadSettings both =
+      settings_of(R"("zero_optimization": {"stage": 3, "sub_group_size": 1e6,
+                     "offload_param": {"device": "nvme", "nvme_path": "/a", "pin_memory": false},
+                     "offload_optimizer": {"device": "nvme", "nvme_path": "/a"}})")
+          .offload;
+  EXPECT_EQ(both.weights, OffloadDevice::nvme);
+  EXPECT_EQ(both.optimizer, OffloadDevice::nvme);
+  EXPECT_EQ(both.sub_group, Elements(1'000'000));
+  EXPECT_FALSE(both.pin_memory);
+  EXPECT_THAT(both.nvme_paths, ElementsAre("/a"));
+  const OffloadSettings cpu =
+      settings_of(R"("zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu",
+                     "nvme_path": "/unused"}})")
+          .offload;
+  EXPECT_EQ(cpu.optimizer, OffloadDevice::cpu);
+  EXPECT_THAT(cpu.nvme_paths, IsEmpty());
+}
+
+TEST(ResolveOffload, PathsByPrecedence) {
+  const std::string offload =
+      R"("zero_optimization": {"stage": 3,
+         "offload_param": {"device": "nvme", "nvme_path": "/a"},
+         "offload_optimizer": {"device": "nvme", "nvme_path": "/b"}})";
+  const Resolution striped = resolve_text(file_with(offload));
+  EXPECT_THAT(striped.settings.offload.nvme_paths, ElementsAre("/a", "/b"));
+  EXPECT_THAT(texts(striped), Contains(HasSubstr("striped over /a and /b")));
+  const std::string own = offload + R"(, "headrace": {"nvme_path": ["/c", "/d"]})";
+  EXPECT_THAT(settings_of(own).offload.nvme_paths, ElementsAre("/c", "/d"));
+  ResolveContext context;
+  context.nvme_paths = {"/e"};
+  EXPECT_THAT(settings_of(own, context).offload.nvme_paths, ElementsAre("/e"));
+}
+
+TEST(ResolveOffload, NvmeNeedsAPath) {
+  EXPECT_THAT(problem_of(file_with(
+                  R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})")),
+              HasSubstr("headrace.nvme_path: nothing says where files go, although "
+                        "zero_optimization.offload_param is to be on nvme"));
+  EXPECT_THAT(problem_of(file_with(
+                  R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})")),
+              HasSubstr("offload_optimizer"));
+  EXPECT_THAT(problem_of(file_with(R"("headrace": {"activation_nvme": true})")),
+              HasSubstr("headrace.activation_nvme"));
+  EXPECT_THAT(problem_of(file_with(
+                  R"("headrace": {"activation_nvme": true, "nvme_path": ["/a", "", "/a"]})")),
+              testing::AllOf(HasSubstr("is empty"), HasSubstr("/a is given twice")));
+}
+
+TEST(ResolveOffload, StagesAreChecked) {
+  struct Case {
+    std::string zero;
+    std::string part;
+  };
+  for (const Case& c : std::vector<Case>{
+           {R"("stage": 2, "offload_param": {"device": "cpu"})", "offload_param.device"},
+           {R"("stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "/a"})",
+            "offload_optimizer.device: nvme needs stage 3, not 2"},
+           {R"("stage": 0, "offload_optimizer": {"device": "cpu"})", "stage 1, 2 or 3"},
+           {R"("stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5})",
+            "offload_optimizer.ratio"},
+       }) {
+    EXPECT_THAT(problem_of(file_with("\"zero_optimization\": {" + c.zero + "}")),
+                HasSubstr(c.part));
+  }
+}
+
+TEST(ResolveOffload, ActivationsFollowTheirKeys) {
+  EXPECT_EQ(settings_of("").offload.activations, OffloadDevice::none);
+  const std::string cpu = R"("activation_checkpointing": {"cpu_checkpointing": true})";
+  EXPECT_EQ(settings_of(cpu).offload.activations, OffloadDevice::cpu);
+  EXPECT_EQ(settings_of(cpu + R"(, "headrace": {"activation_nvme": true, "nvme_path": "/a"})")
+                .offload.activations,
+            OffloadDevice::nvme);
+}
+
+// ---- sizes that follow from the model ----------------------------------------------------------
+
+TEST(ResolveLiveness, AutoFollowsTheHiddenSize) {
+  const std::string zero =
+      R"("zero_optimization": {"stage": 3, "reduce_bucket_size": "auto",
+         "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"})";
+  ResolveContext context;
+  context.hidden_size = 576;
+  const Resolution known = resolve_text(file_with(zero), context);
+  EXPECT_EQ(known.settings.liveness.prefetch_bucket, Elements(298598));  // int(0.9 * 576 * 576)
+  EXPECT_EQ(known.settings.liveness.persistence_threshold, Elements(5760));
+  EXPECT_THAT(texts(known), Contains(HasSubstr("reduce_bucket_size: \"auto\" became 331776")));
+  const Resolution unknown = resolve_text(file_with(zero));
+  EXPECT_EQ(unknown.settings.liveness.prefetch_bucket, Elements(50'000'000));
+  EXPECT_THAT(texts(unknown),
+              Contains(HasSubstr("stage3_prefetch_bucket_size: \"auto\" became 50000000")));
+  const LivenessSettings own = settings_of(R"("zero_optimization": {"stage3_max_live_parameters": 5,
+                     "stage3_max_reuse_distance": 6, "stage3_model_persistence_threshold": 7})")
+                                   .liveness;
+  EXPECT_EQ(own.max_live, Elements(5));
+  EXPECT_EQ(own.max_reuse_distance, Elements(6));
+  EXPECT_EQ(own.model_persistence_threshold, Elements(7));
+}
+
+TEST(ResolveAuto, EveryAutoIsReportedOnce) {
+  const Resolution resolution = resolve_text(
+      R"({"train_batch_size": "auto", "bf16": {"enabled": "auto", "check_grad_overflow": "auto"},
+          "headrace": {"host_memory": "auto", "compute": "auto", "seed": "auto",
+                       "run_id": "auto", "io_backend": "auto", "vocab_tile": "auto"},
+          "zero_optimization": {"stage": "auto", "offload_param": {"nvme_path": "auto"}}})");
+  int autos = 0;
+  for (const std::string& text : texts(resolution)) {
+    autos += text.find("\"auto\" became") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(autos, 11);
+}
+
+// ---- aio, budgets, compute ---------------------------------------------------------------------
+
+TEST(ResolveAioKeys, AreTaken) {
+  const AioSettings standard = settings_of("").aio;
+  EXPECT_EQ(standard.block_size, kMiB);
+  EXPECT_EQ(standard.requests_in_flight(), 64);
+  EXPECT_EQ(standard.backend, IoBackendChoice::automatic);
+  EXPECT_TRUE(standard.verify_reads);
+  const AioSettings own =
+      settings_of(R"("aio": {"block_size": 262144, "queue_depth": 16, "intra_op_parallelism": 2},
+                     "headrace": {"io_backend": "thread_pool", "verify_reads": false})")
+          .aio;
+  EXPECT_EQ(own.block_size, 256 * kKiB);
+  EXPECT_EQ(own.queue_depth, 16);
+  EXPECT_EQ(own.threads, 2);
+  EXPECT_EQ(own.requests_in_flight(), 32);
+  EXPECT_EQ(own.backend, IoBackendChoice::thread_pool);
+  EXPECT_FALSE(own.verify_reads);
+  EXPECT_THAT(problem_of(file_with(R"("aio": {"block_size": 5000})")),
+              HasSubstr("aio.block_size: 5000 is not a multiple of 4096"));
+}
+
+TEST(ResolveBudgets, FileAndCommandLine) {
+  const BudgetSettings none = settings_of("").budgets;
+  EXPECT_FALSE(none.device || none.host || none.nvme);
+  const std::string own =
+      R"("headrace": {"device_memory": "64MiB", "host_memory": "1GiB", "nvme_budget": "auto"})";
+  const BudgetSettings file = settings_of(own).budgets;
+  EXPECT_EQ(file.device, 64 * kMiB);
+  EXPECT_EQ(file.host, kGiB);
+  EXPECT_FALSE(file.nvme);
+  ResolveContext context;
+  context.device_memory = 32 * kMiB;
+  const Resolution replaced = resolve_text(file_with(own), context);
+  EXPECT_EQ(replaced.settings.budgets.device, 32 * kMiB);
+  EXPECT_THAT(texts(replaced),
+              Contains(HasSubstr("headrace.device_memory: 32.0 MiB from the command line replaces "
+                                 "64.0 MiB")));
+}
+
+TEST(ResolveCompute, PlaceFollowsTheDevice) {
+  EXPECT_EQ(settings_of("").compute, ComputePlace::host);
+  EXPECT_EQ(settings_of(R"("headrace": {"device_memory": "1MiB"})").compute, ComputePlace::device);
+  ResolveContext gpu;
+  gpu.has_gpu = true;
+  EXPECT_EQ(settings_of("", gpu).compute, ComputePlace::device);
+  EXPECT_EQ(settings_of(R"("headrace": {"compute": "host"})", gpu).compute, ComputePlace::host);
+  EXPECT_THAT(problem_of(file_with(R"("headrace": {"compute": "device"})")),
+              HasSubstr("needs headrace.device_memory"));
+  EXPECT_THAT(problem_of(file_with(R"("headrace": {"compute": "host", "device_memory": "1MiB"})")),
+              HasSubstr("headrace.device_memory: with headrace.compute = host"));
+}
+
+TEST(ResolveHeadrace, OtherKeys) {
+  const Settings settings = settings_of(
+      R"("steps_per_print": 5, "wall_clock_breakdown": true,
+         "headrace": {"policy": "lru", "vocab_tile": 1024, "max_shard_size": "1GB", "seed": 7,
+                      "max_skipped_steps": 9, "run_id": "night-1"})");
+  EXPECT_EQ(settings.policy, PolicyKind::lru);
+  EXPECT_EQ(settings.vocab_tile, 1024);
+  EXPECT_EQ(settings.max_shard_size, Bytes(1'000'000'000));
+  EXPECT_EQ(settings.seed, 7U);
+  EXPECT_EQ(settings.max_skipped_steps, 9);
+  EXPECT_EQ(settings.run_id, "night-1");
+  EXPECT_EQ(settings.steps_per_print, 5);
+  EXPECT_TRUE(settings.wall_clock_breakdown);
+  for (const char* id : {"", ".hidden", "a/b", "a b", "..",
+                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
+    EXPECT_THAT(problem_of(file_with(std::string(R"("headrace": {"run_id": ")") + id + "\"}")),
+                HasSubstr("headrace.run_id"));
+  }
+  ResolveContext context;
+  context.policy = PolicyKind::optimal;
+  context.seed = 8;
+  context.io_backend = IoBackendChoice::io_uring;
+  const Settings replaced = settings_of(R"("headrace": {"policy": "lru", "seed": 7})", context);
+  EXPECT_EQ(replaced.policy, PolicyKind::optimal);
+  EXPECT_EQ(replaced.seed, 8U);
+  EXPECT_EQ(replaced.aio.backend, IoBackendChoice::io_uring);
+}
+
+TEST(ResolveAll, ProblemsAreReportedTogether) {
+  const std::string problem = problem_of(
+      R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}, "aio": {"block_size": 5000},
+          "zero_optimization": {"stage": 1, "offload_param": {"device": "nvme"}}})");
+  EXPECT_THAT(problem, HasSubstr("c.json: 5 problems:"));
+}
+
+}  // namespace
+}  // namespace headrace::engine
