@@ -74,6 +74,17 @@ void require(Bytes given, Bytes minimum, Tier tier, const MemoryRequest& request
                   given.count(), remedies(request, tier)));
 }
 
+void require_disk(const MemoryPlan& plan, const MemoryRequest& request) {
+  if (request.nvme_budget >= plan.minimum_nvme) {
+    return;
+  }
+  throw CapacityError(fmt::format(
+      "this run does not fit: it needs at least {} on nvme (the committed state and the next "
+      "step's, side by side), but "
+      "the budget is {} in {}; raise --nvme-budget, free disk space, or offload less to nvme",
+      format_bytes(plan.minimum_nvme), format_bytes(request.nvme_budget), request.nvme_path));
+}
+
 std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
   return {&plan.training.trace, &plan.evaluation.trace, &plan.load.trace, &plan.save.trace};
 }
@@ -144,6 +155,7 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max) {
   plan.load = make_load_trace(plan.layout, input.work);
   plan.save = make_save_trace(plan.layout, input.work);
   plan.homes = pack_homes(plan.layout);
+  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * 2;
   if (plan.has_device()) {
     Bytes arena;
     for (const auto* trace : all_traces(plan)) {
@@ -186,6 +198,7 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
   }
   fit_host(smallest, device_memory, request.host_memory);
   require(request.host_memory, smallest.minimum_host, Tier::host, request);
+  require_disk(smallest, request);
   for (Elements shard = choose_shard(request, smallest.host_arena); shard > kStatisticsBlock;
        shard = shard / 2) {
     MemoryPlan plan = lay_out(input, shard);

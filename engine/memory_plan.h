@@ -18,6 +18,8 @@ struct MemoryRequest {
       device_memory;  ///< set: a device tier of this size; empty: compute on the host
   Bytes host_memory;  ///< hard budget
   bool has_nvme = false;
+  Bytes nvme_budget;                      ///< most bytes on disk
+  std::string nvme_path;                  ///< for messages
   std::optional<Tier> offload_param;      ///< empty: none
   std::optional<Tier> offload_optimizer;  ///< empty: none
   bool host_activations = false;          ///< cpu_checkpointing
@@ -43,6 +45,7 @@ struct MemoryPlan {
 
   Bytes minimum_device;  ///< smallest device budget that works; 0: no device tier
   Bytes minimum_host;    ///< smallest host budget that works
+  Bytes minimum_nvme;    ///< committed values and the next step's, side by side
 
   Bytes fixed_bytes() const { return tokens + workspace + constants; }
   bool has_device() const { return layout.placement.compute == Tier::device; }

@@ -67,6 +67,8 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.nvme_budget =
       settings.budgets.nvme.value_or(share_of(limits.disk_free, kDefaultDiskShare));
   options.memory = make_memory_request(settings, limits);
+  options.memory.nvme_budget = options.nvme_budget;
+  options.memory.nvme_path = disk;
   return options;
 }
 

@@ -31,6 +31,7 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) 
   options.memory.has_nvme = true;
   options.nvme_paths = {nvme.path()};
   options.nvme_budget = kGiB * 2;
+  options.memory.nvme_budget = options.nvme_budget;
   Curve curve;
   engine::Engine engine(reader.config(), options);
   engine.load(reader, [](Elements) {});
