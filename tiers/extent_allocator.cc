@@ -108,7 +108,7 @@ void ExtentAllocator::place(const std::string& name, Bytes length, std::vector<E
   }
   throw CapacityError(fmt::format(
       "the disk budget of {} is used up: data files hold {} and no free space for object '{}'; "
-      "raise the disk budget for offloaded state, or offload less to nvme",
+      "raise it (--nvme-budget, headrace.nvme_budget), or offload less to nvme",
       format_bytes(disk_budget_), format_bytes(allocated()), name));
 }
 
