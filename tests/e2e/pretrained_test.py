@@ -45,11 +45,12 @@ class PretrainedTest(CommandTest):
                 self.skipTest("PyPI is out of reach")
             self.assertEqual(done.returncode, 0, done.stderr)
 
-        text = self.write_text(size=400_000)
+        # Few sequences, seen several times: the fall is far larger than the spread between them.
+        text = self.write_text(size=6_000)
         tokens = self.folder / "tokens.safetensors"
         done = subprocess.run(
-            [python, REPOSITORY / "scripts" / "prepare_data.py", "--tokenizer", cache, "--input",
-             text, "--output", tokens, "--seq-len", "256"],
+            [python, REPOSITORY / "scripts" / "prepare_data.py", "--tokenizer", cache,
+             "--output", tokens, "--seq-len", "256", text],
             capture_output=True, text=True, check=False,
         )
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -65,14 +66,14 @@ class PretrainedTest(CommandTest):
         self.check_ok(
             "train", "--model", cache, "--data", tokens, "--config", config, "--output", output,
             "--nvme-path", nvme, "--device-memory", "384MiB", "--host-memory", "384MiB",
-            "--steps", os.environ.get("HEADRACE_PRETRAINED_STEPS", "12"), "--seq-len", "256",
+            "--steps", os.environ.get("HEADRACE_PRETRAINED_STEPS", "10"), "--seq-len", "256",
             timeout=800,
         )
         losses = [m["loss"] for m in self.metrics(output)]
         print("losses:", json.dumps([round(loss, 3) for loss in losses]))
         self.assertLess(losses[0], 4.5, "a pretrained model, not ln(49152) = 10.8")
         self.assertGreater(losses[0], 1.0)
-        self.assertLess(sum(losses[-3:]) / 3, sum(losses[:3]) / 3 - 0.05)
+        self.assertLess(sum(losses[-4:]), sum(losses[:4]) - 1.0)
 
 
 if __name__ == "__main__":
