@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-steps=${STEPS:-40}
+steps=${STEPS:-60}
 work=${HEADRACE_QUICKSTART_DIR:-runs/quickstart}
 nvme=${NVME_PATH:-$work/nvme}
 
