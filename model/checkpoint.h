@@ -34,6 +34,8 @@ struct TensorEntry {
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& folder);
+  CheckpointReader(const CheckpointReader&) = delete;
+  CheckpointReader& operator=(const CheckpointReader&) = delete;
   ~CheckpointReader();
 
   const ModelConfig& config() const;
@@ -69,6 +71,8 @@ class CheckpointWriter {
   };
   CheckpointWriter(std::string folder, const ModelConfig& config, std::vector<ModuleSpec> modules,
                    Options options);
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter();
 
   /// Called once for each module, in order. `read` fills out with packed elements [first, first +
