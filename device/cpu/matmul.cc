@@ -11,12 +11,13 @@ namespace headrace::device::cpu {
 
 namespace {
 
-// Panels of these sizes stay in a 2 MiB second-level cache. Measured best of 128 to 384 by 512 to
-// 2048 on 2 cores; smaller tiles only where there would be too few of them to share out.
+// Panels of these sizes stay in a 2 MiB second-level cache: best of tiles of 128 to 512 and depths
+// of 384 to 1536 on an AVX-512 core (bench/kernel_bench). Smaller tiles only where there would be
+// too few of them to share out.
 constexpr int64_t kTileMax = 256;
 constexpr int64_t kTileMin = 64;
-constexpr int64_t kTilesWanted = 12;
-constexpr int64_t kDepthMax = 768;
+constexpr int64_t kTilesWanted = 6;
+constexpr int64_t kDepthMax = 512;
 // Tiles at the edge are padded with zeros to multiples of these: fewer shapes to generate code for,
 // and whole vectors everywhere.
 constexpr int64_t kRowUnit = 8;
@@ -92,11 +93,10 @@ Plan make_plan(const Matrix& a, bool transpose_a, bool transpose_b, const Matrix
 class PlanProducts {
  public:
   PlanProducts(TileProductCache& cache, const Plan& plan) {
-    const auto kinds = [](const Cut& cut) { return cut.is_edge(cut.parts - 1) ? 2 : 1; };
-    // A dimension with one part has only an edge kind where that part is padded differently: never.
-    for (int r = 0; r < kinds(plan.rows); ++r) {
-      for (int c = 0; c < kinds(plan.columns); ++c) {
-        for (int d = 0; d < kinds(plan.depth); ++d) {
+    const auto kinds = [](const Cut& cut) -> size_t { return cut.is_edge(cut.parts - 1) ? 2 : 1; };
+    for (size_t r = 0; r < kinds(plan.rows); ++r) {
+      for (size_t c = 0; c < kinds(plan.columns); ++c) {
+        for (size_t d = 0; d < kinds(plan.depth); ++d) {
           add(cache, plan, r, c, d);
         }
       }
@@ -109,12 +109,12 @@ class PlanProducts {
   Bytes scratchpad_size() const { return scratchpad_; }
 
  private:
-  static size_t index(int row, int column, int depth, int accumulate) {
-    return static_cast<size_t>(((row * 2 + column) * 2 + depth) * 2 + accumulate);
+  static size_t index(size_t row, size_t column, size_t depth, size_t accumulate) {
+    return ((row * 2 + column) * 2 + depth) * 2 + accumulate;
   }
 
-  void add(TileProductCache& cache, const Plan& plan, int row, int column, int depth) {
-    const auto extent = [](const Cut& cut, int edge) {
+  void add(TileProductCache& cache, const Plan& plan, size_t row, size_t column, size_t depth) {
+    const auto extent = [](const Cut& cut, size_t edge) {
       return edge != 0 ? cut.padded(cut.parts - 1) : cut.part;
     };
     TileShape shape;
@@ -124,7 +124,7 @@ class PlanProducts {
     shape.dtype = plan.tile_dtype;
     shape.transpose_a = plan.transpose_a;
     shape.transpose_b = plan.transpose_b;
-    for (const int accumulate : {0, 1}) {
+    for (const size_t accumulate : {0, 1}) {
       // The first chunk starts the sum, the later ones add to it.
       if (accumulate == 1 ? plan.depth.parts == 1 : depth == 1) {
         continue;

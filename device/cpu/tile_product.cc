@@ -125,9 +125,9 @@ bool prefers_bf16_instructions() {
   if ((have & amx) == amx) {
     return true;
   }
-  // The Intel cores with AMX (and AVX512-FP16) run the older VDPBF16PS at a quarter of the rate:
-  // where a virtual machine hides their AMX, fp32 is 1.9 times as fast as bf16
-  // (bench/kernel_bench).
+  // The Intel cores with AMX (and AVX512-FP16) run the older VDPBF16PS at half the rate of fp32
+  // multiply-adds: where a virtual machine hides their AMX, widening is 1.7 times as fast
+  // (bench/kernel_bench, bench_bf16_way).
   constexpr unsigned kAvx512Fp16 = 1U << 23;
   unsigned eax = 0;
   unsigned ebx = 0;

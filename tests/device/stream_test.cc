@@ -125,7 +125,8 @@ TEST_P(StreamTest, FirstErrorStopsTheStream) {
 TEST_P(StreamTest, CompletionCarriesTheError) {
   stream_->run_on_host([] { throw std::runtime_error("broken"); });
   std::promise<std::exception_ptr> end;
-  stream_->record_completion().on_done([&end](std::exception_ptr error) { end.set_value(error); });
+  stream_->record_completion().on_done(
+      [&end](std::exception_ptr error) { end.set_value(std::move(error)); });
   EXPECT_THROW(std::rethrow_exception(end.get_future().get()), std::runtime_error);
 }
 
