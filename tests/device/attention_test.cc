@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/parallel.h"
 #include "tests/device/device_suite.h"
@@ -164,73 +165,82 @@ class AttentionTest : public DeviceTest {
     }
   }
 
-  /// Gradients from the definition, with the `out` that the kernel was given.
-  void check_backward(const Case& c, const Operands& o, const Oracle& oracle, double scale) {
-    const auto kv_size = static_cast<size_t>(c.batch * c.seq * c.kv_heads * c.head_dim);
-    std::vector<double> dk(kv_size), dk_bound(kv_size), dv(kv_size), dv_bound(kv_size);
-    const auto kv_index = [&](int64_t b, int64_t h, int64_t j, int64_t x) {
-      const int64_t head = h / (c.q_heads / c.kv_heads);
-      return static_cast<size_t>(((b * c.seq + j) * c.kv_heads + head) * c.head_dim + x);
+  /// dk and dv [rows, kv_heads * head_dim] with their error bounds, summed over the query heads.
+  struct KeyGradients {
+    explicit KeyGradients(size_t size) : dk(size), dk_bound(size), dv(size), dv_bound(size) {}
+    std::vector<double> dk, dk_bound, dv, dv_bound;
+  };
+
+  /// Gradients from the definition, with the `out` that the kernel was given: checks row i of dq
+  /// and adds to `sums`.
+  void check_query_gradient(const Case& c, const Operands& o, const Oracle& oracle, double scale,
+                            int64_t b, int64_t h, int64_t i, KeyGradients& sums) {
+    double log_sum_exp = 0;
+    const auto p = oracle.probabilities(b, h, i, &log_sum_exp);
+    const double error = 2 * oracle.relative_error(b, h, i);
+    const auto dot = [&](const auto& value) {
+      std::pair<double, double> sum_and_magnitude;
+      for (int64_t x = 0; x < c.head_dim; ++x) {
+        const double term = oracle.query(o.dout, b, h, i, x) * value(x);
+        sum_and_magnitude.first += term;
+        sum_and_magnitude.second += std::abs(term);
+      }
+      return sum_and_magnitude;
     };
+    const auto delta = dot([&](int64_t x) { return oracle.query(o.out, b, h, i, x); });
+    std::vector<double> dq(static_cast<size_t>(c.head_dim)), dq_bound(dq);
+    for (int64_t j = 0; j <= i; ++j) {
+      const double probability = p[static_cast<size_t>(j)];
+      const auto dp = dot([&](int64_t x) { return oracle.key(o.v, b, h, j, x); });
+      const double ds = probability * (dp.first - delta.first) * scale;
+      const double ds_bound = error * probability * (dp.second + delta.second) * scale;
+      const int64_t head = h / (c.q_heads / c.kv_heads);
+      for (int64_t x = 0; x < c.head_dim; ++x) {
+        const double q = oracle.query(o.q, b, h, i, x);
+        const double k = oracle.key(o.k, b, h, j, x);
+        const double dv_term = probability * oracle.query(o.dout, b, h, i, x);
+        dq[static_cast<size_t>(x)] += ds * k;
+        dq_bound[static_cast<size_t>(x)] += ds_bound * std::abs(k);
+        const auto index =
+            static_cast<size_t>(((b * c.seq + j) * c.kv_heads + head) * c.head_dim + x);
+        sums.dk[index] += ds * q;
+        sums.dk_bound[index] += ds_bound * std::abs(q);
+        sums.dv[index] += dv_term;
+        sums.dv_bound[index] += error * std::abs(dv_term);
+      }
+    }
+    for (int64_t x = 0; x < c.head_dim; ++x) {
+      const double value = dq[static_cast<size_t>(x)];
+      expect_near(oracle.query(o.dq, b, h, i, x), value,
+                  dq_bound[static_cast<size_t>(x)] + rounding_error(c.dtype, value), [&] {
+                    return fmt::format("dq of {} at ({}, {}, {}, {})", c.describe(), b, h, i, x);
+                  });
+    }
+  }
+
+  void check_backward(const Case& c, const Operands& o, const Oracle& oracle, double scale) {
+    KeyGradients sums(static_cast<size_t>(c.batch * c.seq * c.kv_heads * c.head_dim));
     for (int64_t b = 0; b < c.batch; ++b) {
       for (int64_t h = 0; h < c.q_heads; ++h) {
         for (int64_t i = 0; i < c.seq && !HasFailure(); ++i) {
-          double log_sum_exp = 0;
-          const auto p = oracle.probabilities(b, h, i, &log_sum_exp);
-          const double error = 2 * oracle.relative_error(b, h, i);
-          double delta = 0;
-          double delta_magnitude = 0;
-          for (int64_t x = 0; x < c.head_dim; ++x) {
-            const double term = oracle.query(o.dout, b, h, i, x) * oracle.query(o.out, b, h, i, x);
-            delta += term;
-            delta_magnitude += std::abs(term);
-          }
-          std::vector<double> dq(static_cast<size_t>(c.head_dim)), dq_bound(dq);
-          for (int64_t j = 0; j <= i; ++j) {
-            double dp = 0;
-            double dp_magnitude = delta_magnitude;
-            for (int64_t x = 0; x < c.head_dim; ++x) {
-              const double term = oracle.query(o.dout, b, h, i, x) * oracle.key(o.v, b, h, j, x);
-              dp += term;
-              dp_magnitude += std::abs(term);
-            }
-            const double ds = p[static_cast<size_t>(j)] * (dp - delta) * scale;
-            const double ds_bound = error * p[static_cast<size_t>(j)] * dp_magnitude * scale;
-            for (int64_t x = 0; x < c.head_dim; ++x) {
-              const double q = oracle.query(o.q, b, h, i, x);
-              const double k = oracle.key(o.k, b, h, j, x);
-              const double dv_term = p[static_cast<size_t>(j)] * oracle.query(o.dout, b, h, i, x);
-              dq[static_cast<size_t>(x)] += ds * k;
-              dq_bound[static_cast<size_t>(x)] += ds_bound * std::abs(k);
-              dk[kv_index(b, h, j, x)] += ds * q;
-              dk_bound[kv_index(b, h, j, x)] += ds_bound * std::abs(q);
-              dv[kv_index(b, h, j, x)] += dv_term;
-              dv_bound[kv_index(b, h, j, x)] += error * std::abs(dv_term);
-            }
-          }
-          for (int64_t x = 0; x < c.head_dim; ++x) {
-            const double value = dq[static_cast<size_t>(x)];
-            expect_near(oracle.query(o.dq, b, h, i, x), value,
-                        dq_bound[static_cast<size_t>(x)] + rounding_error(c.dtype, value), [&] {
-                          return fmt::format("dq of {} at ({}, {}, {}, {})", c.describe(), b, h, i,
-                                             x);
-                        });
-          }
+          check_query_gradient(c, o, oracle, scale, b, h, i, sums);
         }
       }
     }
-    for (int64_t r = 0; r < c.batch * c.seq && !HasFailure(); ++r) {
-      for (int64_t x = 0; x < c.kv_heads * c.head_dim; ++x) {
-        const auto index = static_cast<size_t>(r * c.kv_heads * c.head_dim + x);
-        const auto where = [&] {
-          return fmt::format("{} at row {}, column {}", c.describe(), r, x);
-        };
-        expect_near(o.dk(r, x), dk[index], dk_bound[index] + rounding_error(c.dtype, dk[index]),
-                    [&] { return "dk of " + where(); });
-        expect_near(o.dv(r, x), dv[index], dv_bound[index] + rounding_error(c.dtype, dv[index]),
-                    [&] { return "dv of " + where(); });
+    const auto expect_sums = [&](const TestMatrix& actual, const std::vector<double>& expected,
+                                 const std::vector<double>& bound, const char* name) {
+      for (int64_t r = 0; r < actual.rows() && !HasFailure(); ++r) {
+        for (int64_t x = 0; x < actual.columns(); ++x) {
+          const auto index = static_cast<size_t>(r * actual.columns() + x);
+          expect_near(actual(r, x), expected[index],
+                      bound[index] + rounding_error(c.dtype, expected[index]), [&] {
+                        return fmt::format("{} of {} at ({}, {})", name, c.describe(), r, x);
+                      });
+        }
       }
-    }
+    };
+    expect_sums(o.dk, sums.dk, sums.dk_bound, "dk");
+    expect_sums(o.dv, sums.dv, sums.dv_bound, "dv");
   }
 
   void check(const Case& c, uint64_t seed) {

@@ -1,43 +1,7 @@
-#include <algorithm>
-#include <array>
+#include "tests/device/kernels_suite.h"
 
-#include "tests/device/device_suite.h"
-
-// The element and row kernels through the device, against their definitions in double. Bounds: one
-// rounding to the dtype per step that is stored or defined as rounded, and fp32 errors of sums.
 namespace headrace::device::testing {
 namespace {
-
-constexpr std::array<DType, 3> kDTypes = {DType::f32, DType::bf16, DType::f16};
-constexpr double kFloat = 0x1p-24;
-
-class KernelsTest : public DeviceTest {
- protected:
-  TestMatrix normal(DType dtype, int64_t rows, int64_t columns, int64_t padding, double scale = 1) {
-    TestMatrix made = matrix(dtype, rows, columns, padding, padding);
-    made.fill_normal(random_, scale);
-    return made;
-  }
-  std::vector<float> normal_floats(int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count));
-    std::generate(values.begin(), values.end(), [&] { return random_.normal(); });
-    return values;
-  }
-
-  /// Compares every element with expected(r, c) within bound(r, c).
-  template <class Expected, class Bound>
-  static void expect_all(const TestMatrix& actual, const std::string& name,
-                         const Expected& expected, const Bound& bound) {
-    for (int64_t r = 0; r < actual.rows() && !HasFailure(); ++r) {
-      for (int64_t c = 0; c < actual.columns(); ++c) {
-        expect_near(actual(r, c), expected(r, c), bound(r, c),
-                    [&] { return fmt::format("{} at ({}, {})", name, r, c); });
-      }
-    }
-  }
-
-  Random random_{11, 0};
-};
 
 TEST_P(KernelsTest, Embedding) {
   for (const DType dtype : kDTypes) {
@@ -75,92 +39,99 @@ TEST_P(KernelsTest, Embedding) {
   }
 }
 
-TEST_P(KernelsTest, RmsNorm) {
-  constexpr float kEpsilon = 1e-5F;
+class RmsNormTest : public KernelsTest {
+ protected:
+  static constexpr int64_t kRows = 11;
+  static constexpr int64_t kColumns = 77;
+  static constexpr float kEpsilon = 1e-5F;
+  static constexpr double kFloatSums = (kColumns + 8) * kFloat;
+
+  static double inverse(const TestMatrix& x, int64_t r) {
+    double squares = 0;
+    for (int64_t c = 0; c < kColumns; ++c) {
+      squares += x(r, c) * x(r, c);
+    }
+    return 1 / std::sqrt(squares / kColumns + kEpsilon);
+  }
+  static double normalized(const TestMatrix& x, int64_t r, int64_t c) {
+    return x(r, c) * inverse(x, r);
+  }
+  /// What rounding results near zero may add.
+  static double tiny(DType dtype) { return dtype == DType::f16 ? 0x1p-22 : 1e-36; }
+
+  static void expect_dx(DType dtype, const TestMatrix& x, const TestMatrix& weight,
+                        const TestMatrix& dy, const TestMatrix& before, const TestMatrix& dx) {
+    const auto projection = [&](int64_t r, bool magnitude) {
+      double total = 0;
+      for (int64_t c = 0; c < kColumns; ++c) {
+        const double term = dy(r, c) * weight(0, c) * normalized(x, r, c);
+        total += magnitude ? std::abs(term) : term;
+      }
+      return total / kColumns;
+    };
+    const auto expected = [&](int64_t r, int64_t c) {
+      const double slope = dy(r, c) * weight(0, c) - normalized(x, r, c) * projection(r, false);
+      return inverse(x, r) * slope + before(r, c);
+    };
+    expect_all(dx, "rms_norm dx", expected, [&](int64_t r, int64_t c) {
+      const double magnitude =
+          inverse(x, r) *
+          (std::abs(dy(r, c) * weight(0, c)) + std::abs(normalized(x, r, c)) * projection(r, true));
+      return steps(dtype) * magnitude + rounding_error(dtype, expected(r, c)) + tiny(dtype);
+    });
+  }
+
+  static void expect_dweight(DType dtype, const TestMatrix& x, const TestMatrix& dy,
+                             const TestMatrix& dweight) {
+    const auto sum = [&](int64_t c, bool magnitude) {
+      double total = 0;
+      for (int64_t r = 0; r < kRows; ++r) {
+        const double term = dy(r, c) * normalized(x, r, c);
+        total += magnitude ? std::abs(term) : term;
+      }
+      return total;
+    };
+    expect_all(
+        dweight, "rms_norm dweight", [&](int64_t, int64_t c) { return sum(c, false); },
+        [&](int64_t, int64_t c) { return steps(dtype) * sum(c, true) + tiny(dtype); });
+  }
+
+ private:
+  /// The product with the weight and the normalized x may be rounded to the dtype on the way.
+  static double steps(DType dtype) { return 4 * unit_roundoff(dtype) + 4 * kFloatSums; }
+};
+
+TEST_P(RmsNormTest, ForwardAndBackward) {
   for (const DType dtype : kDTypes) {
-    const int64_t rows = 11;
-    const int64_t columns = 77;
-    TestMatrix x = normal(dtype, rows, columns, 3);
-    TestMatrix weight = normal(dtype, 1, columns, 0);
-    TestMatrix y = matrix(dtype, rows, columns, 1);
-    TestMatrix inv_rms = matrix(DType::f32, 1, rows);
+    TestMatrix x = normal(dtype, kRows, kColumns, 3);
+    TestMatrix weight = normal(dtype, 1, kColumns, 0);
+    TestMatrix y = matrix(dtype, kRows, kColumns, 1);
+    TestMatrix inv_rms = matrix(DType::f32, 1, kRows);
     kernels().rms_norm_forward(*stream_, x.view(), weight.data(), kEpsilon, y.view(),
                                inv_rms.data<float>());
     y.download();
     inv_rms.download();
-    const double fp32 = static_cast<double>(columns + 8) * kFloat;
-    const auto inverse = [&](int64_t r) {
-      double squares = 0;
-      for (int64_t c = 0; c < columns; ++c) {
-        squares += x(r, c) * x(r, c);
-      }
-      return 1 / std::sqrt(squares / static_cast<double>(columns) + kEpsilon);
-    };
-    for (int64_t r = 0; r < rows; ++r) {
-      expect_near(inv_rms(0, r), inverse(r), fp32 * inverse(r),
-                  [&] { return fmt::format("inv_rms {}", r); });
-    }
-    const auto normalized = [&](int64_t r, int64_t c) { return x(r, c) * inverse(r); };
-    const double two_roundings = 2.1 * unit_roundoff(dtype) + fp32;
-    const double tiny = dtype == DType::f16 ? 0x1p-22 : 1e-36;
     expect_all(
-        y, "rms_norm", [&](int64_t r, int64_t c) { return normalized(r, c) * weight(0, c); },
-        [&](int64_t r, int64_t c) {
-          return std::abs(normalized(r, c) * weight(0, c)) * two_roundings +
-                 tiny * (1 + std::abs(weight(0, c)));
-        });
+        inv_rms, "inv_rms", [&](int64_t, int64_t r) { return inverse(x, r); },
+        [&](int64_t, int64_t r) { return kFloatSums * inverse(x, r); });
+    const auto expected = [&](int64_t r, int64_t c) { return normalized(x, r, c) * weight(0, c); };
+    expect_all(y, "rms_norm", expected, [&](int64_t r, int64_t c) {
+      return std::abs(expected(r, c)) * (2.1 * unit_roundoff(dtype) + kFloatSums) +
+             tiny(dtype) * (1 + std::abs(weight(0, c)));
+    });
 
     for (const bool accumulate : {false, true}) {
-      TestMatrix dy = normal(dtype, rows, columns, 2);
-      TestMatrix dx = normal(dtype, rows, columns, 1);
-      std::vector<double> before;
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < columns; ++c) {
-          before.push_back(accumulate ? dx(r, c) : 0.0);
-        }
-      }
-      TestMatrix dweight = matrix(dtype, 1, columns);
-      const Workspace workspace = scratch(kernels().rms_norm_backward_scratch(rows, columns));
+      TestMatrix dy = normal(dtype, kRows, kColumns, 2);
+      TestMatrix dx = normal(dtype, kRows, kColumns, 1);
+      TestMatrix before = matrix(dtype, kRows, kColumns);
+      before.fill([&](int64_t r, int64_t c) { return accumulate ? dx(r, c) : 0.0; });
+      TestMatrix dweight = matrix(dtype, 1, kColumns);
+      const Workspace workspace = scratch(kernels().rms_norm_backward_scratch(kRows, kColumns));
       kernels().rms_norm_backward(*stream_, dy.view(), x.view(), weight.data(),
                                   inv_rms.data<float>(), dx.view(), accumulate, dweight.data(),
                                   workspace);
-      dx.download();
-      dweight.download();
-      const auto projection = [&](int64_t r, bool magnitude) {
-        double total = 0;
-        for (int64_t c = 0; c < columns; ++c) {
-          const double term = dy(r, c) * weight(0, c) * normalized(r, c);
-          total += magnitude ? std::abs(term) : term;
-        }
-        return total / static_cast<double>(columns);
-      };
-      const auto old = [&](int64_t r, int64_t c) {
-        return before[static_cast<size_t>(r * columns + c)];
-      };
-      const auto gradient = [&](int64_t r, int64_t c) {
-        return inverse(r) * (dy(r, c) * weight(0, c) - normalized(r, c) * projection(r, false));
-      };
-      // The product with the weight and the normalized x may be rounded to the dtype on the way.
-      const double factor = 4 * unit_roundoff(dtype) + 4 * fp32;
-      expect_all(
-          dx, "rms_norm dx", [&](int64_t r, int64_t c) { return gradient(r, c) + old(r, c); },
-          [&](int64_t r, int64_t c) {
-            const double magnitude =
-                inverse(r) * (std::abs(dy(r, c) * weight(0, c)) +
-                              std::abs(normalized(r, c)) * projection(r, true));
-            return factor * magnitude + rounding_error(dtype, gradient(r, c) + old(r, c)) + tiny;
-          });
-      const auto weight_sum = [&](int64_t c, bool magnitude) {
-        double total = 0;
-        for (int64_t r = 0; r < rows; ++r) {
-          const double term = dy(r, c) * normalized(r, c);
-          total += magnitude ? std::abs(term) : term;
-        }
-        return total;
-      };
-      expect_all(
-          dweight, "rms_norm dweight", [&](int64_t, int64_t c) { return weight_sum(c, false); },
-          [&](int64_t, int64_t c) { return factor * weight_sum(c, true) + tiny; });
+      expect_dx(dtype, x, weight, dy, before, dx.download());
+      expect_dweight(dtype, x, dy, dweight.download());
     }
   }
 }
@@ -311,90 +282,6 @@ TEST_P(KernelsTest, CastsRoundToNearestAndKeepNan) {
   }
 }
 
-class CrossEntropyTest : public KernelsTest {
- protected:
-  static constexpr int64_t kTokens = 10;
-  static constexpr int64_t kVocabulary = 143;
-  static constexpr int64_t kTile = 50;
-
-  std::vector<int32_t> labels() {
-    std::vector<int32_t> made(kTokens);
-    for (auto& label : made) {
-      label = static_cast<int32_t>(random_.below(kVocabulary));
-    }
-    made[3] = -100;
-    return made;
-  }
-  Matrix tile_of(const TestMatrix& logits, int64_t first) const {
-    Matrix tile = logits.view();
-    tile.data = logits.data<float>() + first;
-    tile.columns = std::min(kTile, kVocabulary - first);
-    return tile;
-  }
-  static double log_sum_exp(const TestMatrix& logits, int64_t t) {
-    double max = -INFINITY;
-    for (int64_t v = 0; v < kVocabulary; ++v) {
-      max = std::max(max, logits(t, v));
-    }
-    double sum = 0;
-    for (int64_t v = 0; v < kVocabulary; ++v) {
-      sum += std::exp(logits(t, v) - max);
-    }
-    return max + std::log(sum);
-  }
-};
-
-TEST_P(CrossEntropyTest, LossAndGradientOverTiles) {
-  TestMatrix logits = normal(DType::f32, kTokens, kVocabulary, 5, 8);
-  const std::vector<int32_t> label_values = labels();
-  const auto device_labels = array(label_values);
-  const auto max = array(std::vector<float>(kTokens, NAN));
-  const auto sum = array(std::vector<float>(kTokens, NAN));
-  const auto target = array(std::vector<float>(kTokens, NAN));
-  auto loss = array(std::vector<double>{NAN});
-  const CrossEntropyState state{max.data(), sum.data(), target.data()};
-  kernels().cross_entropy_start(*stream_, state, kTokens);
-  for (int64_t first = 0; first < kVocabulary; first += kTile) {
-    kernels().cross_entropy_tile(*stream_, tile_of(logits, first), first, device_labels.data(),
-                                 state);
-  }
-  kernels().cross_entropy_loss(*stream_, state, device_labels.data(), kTokens, loss.data());
-  double expected = 0;
-  double magnitude = 0;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    const int32_t label = label_values[static_cast<size_t>(t)];
-    if (label != -100) {
-      expected += log_sum_exp(logits, t) - logits(t, label);
-      magnitude += std::abs(log_sum_exp(logits, t)) + 1;
-    }
-  }
-  expect_near(loss.download()[0], expected, magnitude * kFloat * (kVocabulary + 16),
-              [] { return "loss"; });
-
-  for (const DType dtype : kDTypes) {
-    constexpr float kScale = 3.5F;
-    for (int64_t first = 0; first < kVocabulary; first += kTile) {
-      const Matrix tile = tile_of(logits, first);
-      TestMatrix dlogits = matrix(dtype, kTokens, tile.columns, 3);
-      kernels().cross_entropy_gradient(*stream_, tile, first, device_labels.data(), state, kScale,
-                                       dlogits.view());
-      dlogits.download();
-      const auto gradient = [&](int64_t t, int64_t c) {
-        const int32_t label = label_values[static_cast<size_t>(t)];
-        const double p = std::exp(logits(t, first + c) - log_sum_exp(logits, t));
-        return label == -100 ? 0.0 : (p - (label == first + c ? 1.0 : 0.0)) * kScale;
-      };
-      expect_all(dlogits, "cross-entropy gradient", gradient, [&](int64_t t, int64_t c) {
-        const double p = std::exp(logits(t, first + c) - log_sum_exp(logits, t));
-        // A probability errs by the sum over the vocabulary and by the rounded exponent.
-        const double exponent = std::abs(logits(t, first + c)) + std::abs(log_sum_exp(logits, t));
-        return kScale * (p * (kVocabulary + 16 + 2 * exponent) + 4) * kFloat +
-               rounding_error(dtype, gradient(t, c));
-      });
-    }
-  }
-}
-
 TEST_P(KernelsTest, NanIsNotHidden) {
   TestMatrix x = normal(DType::bf16, 4, 33, 0);
   x.fill([&](int64_t r, int64_t c) { return r == 2 && c == 32 ? NAN : x(r, c); });
@@ -436,7 +323,7 @@ TEST_P(KernelsTest, RefuseBrokenPreconditionsWhenPosted) {
 }
 
 HEADRACE_DEVICE_SUITE(KernelsTest);
-HEADRACE_DEVICE_SUITE(CrossEntropyTest);
+HEADRACE_DEVICE_SUITE(RmsNormTest);
 
 }  // namespace
 }  // namespace headrace::device::testing
