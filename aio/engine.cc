@@ -241,7 +241,7 @@ void Engine::check_request(const IoRequest& request, const OpenFile& file) const
 Completion Engine::submit(const IoRequest& request) {
   auto pending = std::make_shared<PendingRequest>();
   pending->request = request;
-  const Completion completion = pending->promise.completion();
+  Completion completion = pending->promise.completion();
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<OpenFile>& file = find(request.file);
   check_request(request, *file);

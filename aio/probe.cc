@@ -22,7 +22,8 @@ constexpr double kLoadShare = 0.75;  ///< of a step's time; the rest is for set-
 constexpr double kWarmShare = 0.25;  ///< of a load, not counted
 constexpr double kTolerance = 0.05;  ///< two scores this close are equal: rates move more than that
 constexpr Bytes kFillBlock{4 << 20};
-constexpr int kFillDepth = 32;
+constexpr int64_t kFillDepth = 32;
+constexpr size_t kTransfersMin = 8;  ///< fewer in a load say nothing about its rate
 constexpr Bytes kFreeMargin{64 << 20};
 constexpr int kKinds = 3;
 
@@ -66,10 +67,7 @@ Latency latency_of(std::vector<double> milliseconds) {
 class Probe {
  public:
   Probe(const ProbeOptions& options, const ScratchFile& scratch, double seconds)
-      : options_(options),
-        scratch_(scratch),
-        seconds_(seconds),
-        memory_(std::max(options.memory, kFillBlock * kFillDepth)) {
+      : options_(options), scratch_(scratch), seconds_(seconds), memory_(options.memory) {
     report_.path = options.path;
     report_.file_system = file_system_of(options.path);
     report_.device = device_of(options.path);
@@ -119,21 +117,22 @@ class Probe {
   /// too slow for the whole file gets a smaller one.
   void fill() {
     tell("writing the test file");
-    const auto engine = make_engine(kFillBlock, kFillDepth);
-    engine->register_memory(
-        {memory_.data(), static_cast<size_t>((kFillBlock * kFillDepth).count())});
+    const auto slots = static_cast<int>(std::min(kFillDepth, options_.memory / kFillBlock));
+    const auto engine = make_engine(kFillBlock, slots);
+    engine->register_memory({memory_.data(), static_cast<size_t>((kFillBlock * slots).count())});
     const FileId file = engine->open(scratch_.path(), false);
     engine->allocate(file, options_.file_size);
     const LoadResult written = run_load(*engine, {.kind = LoadKind::write,
                                                   .file = file,
                                                   .file_size = options_.file_size,
                                                   .block_size = kFillBlock,
-                                                  .slots = kFillDepth,
+                                                  .slots = slots,
                                                   .memory = memory_.data(),
                                                   .seconds = kFillShare * seconds_,
                                                   .one_pass = true,
                                                   .cancelled = options_.cancelled});
     report_.file_size = kFillBlock * written.blocks_sent;
+    fill_rate_ = written.rate();
     if (report_.file_size < options_.file_size) {
       engine->allocate(file, report_.file_size);
     }
@@ -142,7 +141,11 @@ class Probe {
     report_.is_direct = report_.engine.find("O_DIRECT") != std::string::npos;
   }
 
+  /// Settings that would cost more memory or time than there is.
   void leave_out() {
+    const auto steps = static_cast<double>(report_.points.size() * kKinds);
+    const double load_seconds =
+        (seconds_ - seconds_since(begin_)) / steps * kLoadShare * (1 - kWarmShare);
     for (ProbePoint& point : report_.points) {
       if (in_flight_of(point) > options_.memory) {
         point.left_out =
@@ -150,6 +153,10 @@ class Probe {
                         format_bytes(options_.memory));
       } else if (report_.file_size < point.block_size * 2) {
         point.left_out = "the test file is too small, the storage too slow to write more";
+      } else if (static_cast<double>(in_flight_of(point).count()) > fill_rate_ * load_seconds) {
+        point.left_out =
+            fmt::format("{} in flight take longer than the {} of one measurement",
+                        format_bytes(in_flight_of(point)), format_duration(load_seconds));
       }
     }
   }
@@ -160,17 +167,18 @@ class Probe {
     const FileId file = engine->open(scratch_.path(), false);
     for (const LoadKind kind : {LoadKind::read, LoadKind::write, LoadKind::mixed}) {
       const double seconds = (seconds_ - seconds_since(begin_)) / steps_left_ * kLoadShare;
-      if (seconds <= 0) {
-        point.left_out = "no time was left";
-        return;
+      if (point.left_out.empty()) {
+        point.left_out = seconds > 0 ? measure(*engine, file, kind, seconds, point)
+                                     : std::string("no time was left");
       }
-      measure(*engine, file, kind, seconds, point);
       --steps_left_;
     }
-    point.is_measured = true;
+    point.is_measured = point.left_out.empty();
   }
 
-  void measure(IoEngine& engine, FileId file, LoadKind kind, double seconds, ProbePoint& point) {
+  /// Empty, or why the point is not measured.
+  std::string measure(IoEngine& engine, FileId file, LoadKind kind, double seconds,
+                      ProbePoint& point) {
     const char* const name = kind == LoadKind::read    ? "read"
                              : kind == LoadKind::write ? "write"
                                                        : "read and write";
@@ -184,6 +192,10 @@ class Probe {
                                                 .seconds = seconds,
                                                 .warm_seconds = kWarmShare * seconds,
                                                 .cancelled = options_.cancelled});
+    if (result.read_ms.size() + result.write_ms.size() < kTransfersMin) {
+      return fmt::format("fewer than {} transfers ended in {}", kTransfersMin,
+                         format_duration(result.seconds));
+    }
     if (kind == LoadKind::read) {
       point.read_rate = result.rate();
       point.read_latency = latency_of(result.read_ms);
@@ -193,6 +205,7 @@ class Probe {
     } else {
       point.mixed_rate = result.rate();
     }
+    return "";
   }
 
   const ProbeOptions& options_;
@@ -201,6 +214,7 @@ class Probe {
   const Clock::time_point begin_ = Clock::now();
   HugeMemory memory_;
   ProbeReport report_;
+  double fill_rate_ = 0;  ///< bytes per second of the first write
   int steps_ = 0;
   int steps_left_ = 0;
 };
@@ -210,6 +224,10 @@ void check(const ProbeOptions& options) {
     throw InputError(fmt::format(
         "the size of the probe file is {}: use a multiple of {}, at least {}",
         format_bytes(options.file_size), format_bytes(kFillBlock), format_bytes(kFillBlock * 2)));
+  }
+  if (options.memory < kFillBlock * 4) {
+    throw InputError(fmt::format("the memory of the probe is {}: use at least {}",
+                                 format_bytes(options.memory), format_bytes(kFillBlock * 4)));
   }
   if (options.seconds < 0) {
     throw InputError(

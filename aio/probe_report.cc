@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "aio/probe.h"
@@ -21,7 +22,8 @@ const ProbePoint& best_of(const ProbeReport& report) {
 
 std::string bar(double value, double highest) {
   const int length =
-      highest > 0 ? static_cast<int>(std::clamp(value / highest, 0.0, 1.0) * kBarWidth + 0.5) : 0;
+      highest > 0 ? static_cast<int>(std::lround(std::clamp(value / highest, 0.0, 1.0) * kBarWidth))
+                  : 0;
   return std::string(static_cast<size_t>(length), '#') +
          std::string(static_cast<size_t>(kBarWidth - length), '.');
 }
