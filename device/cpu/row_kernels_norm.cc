@@ -43,10 +43,10 @@ template <class T>
 struct NormBackward {
   Matrix dy;
   Matrix x;
-  const T* weight;
-  const float* inv_rms;
+  const T* weight = nullptr;
+  const float* inv_rms = nullptr;
   Matrix dx;
-  float* partials;  // [row blocks, columns]
+  float* partials = nullptr;  // [row blocks, columns]
 
   template <bool kAccumulate>
   void run_rows(int64_t rows_in_block) const {
