@@ -97,6 +97,16 @@ class TrainTest(TrainSetup):
         self.assertEqual([m["step"] for m in losses], [2, 4])
         self.assertLess(losses[1]["validation_loss"], 6)
 
+    def test_fp16_overflow_skips_steps_and_lowers_the_scale(self):
+        config = self.write_config(fp16={"enabled": True, "initial_scale_power": 30, "hysteresis": 1})
+        self.check_ok(*self.arguments(config=config, steps=24))
+        metrics = self.metrics(self.output)
+        self.assertTrue(metrics[0]["skipped"])
+        self.assertEqual(metrics[0]["loss_scale"], 2.0**30)
+        self.assertEqual(metrics[1]["loss_scale"], 2.0**29)
+        self.assertFalse(metrics[-1]["skipped"])
+        self.assertLess(metrics[-1]["loss"], metrics[0]["loss"])
+
     def test_ctrl_c_finishes_the_step_and_saves(self):
         process = subprocess.Popen(
             [COMMAND, *map(str, self.arguments(steps=100000))],

@@ -136,6 +136,24 @@ TEST_P(Placement, ChangesNoBit) {
   }
 }
 
+TEST(SkippedStep, LeavesEveryBitAsItWas) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const test::TemporaryFolder folder;
+    model::init_model(small_model(), DType::f32, 3, folder.path());
+    test::CurveSettings settings = random_curve(folder.path(), dtype, 2);
+    test::CurveSettings overflowing = settings;
+    overflowing.loss_scale = 1e45;  // infinite as a float: no gradient is finite
+    settings.steps.resize(1);
+    settings.learning_rates = {0.0};
+    settings.weight_decay = 0;
+    const auto options = options_of(kVariants[6], settings);
+    const test::Curve untouched = train_curve(settings, options);
+    const test::Curve skipped = train_curve(overflowing, options_of(kVariants[6], overflowing));
+    EXPECT_TRUE(skipped.weights == untouched.weights);
+    EXPECT_EQ(skipped.losses[0], untouched.losses[0]);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Placement,
                          testing::Combine(testing::Values(DType::f32, DType::bf16, DType::f16),
                                           testing::Values(1, 3)));

@@ -1,0 +1,177 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace headrace::engine {
+namespace {
+
+model::ModelConfig small_model(bool tied) {
+  model::ModelConfig config;
+  config.family = model::Family::llama;
+  config.vocab_size = 500;
+  config.hidden_size = 128;
+  config.intermediate_size = 384;
+  config.layers = 4;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.max_positions = 128;
+  config.tie_word_embeddings = tied;
+  return config;
+}
+
+constexpr model::BatchShape kShape{2, 64};
+const NetworkNeeds kNeeds{kMiB, kKiB * 16};
+
+MemoryRequest request_of(std::optional<Tier> param, std::optional<Tier> optimizer,
+                         bool nvme_activations) {
+  MemoryRequest request;
+  request.device_memory = kMiB * 64;
+  request.host_memory = kMiB * 64;
+  request.has_nvme = true;
+  request.nvme_budget = kGiB;
+  request.offload_param = param;
+  request.offload_optimizer = optimizer;
+  request.nvme_activations = nvme_activations;
+  request.micro_batches = 2;
+  return request;
+}
+
+MemoryPlan plan(const model::ModelConfig& config, DType dtype, const MemoryRequest& request) {
+  return make_memory_plan(config, dtype, kShape, kNeeds, WorkEstimate(), request);
+}
+
+std::vector<MemoryRequest> all_requests() {
+  std::vector<MemoryRequest> requests;
+  const std::optional<Tier> choices[] = {std::nullopt, Tier::host, Tier::nvme};
+  for (const auto& param : choices) {
+    for (const auto& optimizer : choices) {
+      for (const bool has_device : {true, false}) {
+        requests.push_back(request_of(param, optimizer, optimizer == Tier::nvme));
+        if (!has_device) {
+          requests.back().device_memory.reset();
+        }
+      }
+    }
+  }
+  return requests;
+}
+
+TEST(MemoryPlan, TheStatedMinimumWorksAndLessIsRefused) {
+  for (const bool tied : {false, true}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (MemoryRequest request : all_requests()) {
+        const auto config = small_model(tied);
+        const MinimumBudgets minimum = minimum_budgets(config, dtype, kShape, kNeeds, request);
+        request.host_memory = minimum.host;
+        if (request.device_memory) {
+          request.device_memory = minimum.device;
+        }
+        EXPECT_EQ(plan(config, dtype, request).minimum_host, minimum.host);
+        MemoryRequest less = request;
+        less.host_memory = minimum.host - Bytes(1);
+        EXPECT_THROW(plan(config, dtype, less), CapacityError);
+        if (request.device_memory) {
+          less = request;
+          less.device_memory = minimum.device - Bytes(1);
+          EXPECT_THROW(plan(config, dtype, less), CapacityError);
+        }
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
+  const auto config = small_model(false);
+  const MemoryPlan made = plan(config, DType::bf16, request_of(Tier::nvme, Tier::nvme, true));
+  int64_t elements = 0;
+  std::set<uint32_t> seen;
+  for (const ModuleObjects& module : made.layout.modules) {
+    elements += module.spec.count.count();
+    EXPECT_TRUE(seen.insert(index_of(module.weights)).second);
+    EXPECT_TRUE(seen.insert(index_of(module.gradient)).second);
+    Elements next;
+    for (const Shard& shard : module.shards) {
+      EXPECT_EQ(shard.first, next);
+      EXPECT_EQ(shard.first.count() % kStatisticsBlock.count(), 0);
+      next = shard.first + shard.count;
+      EXPECT_TRUE(seen.insert(index_of(shard.state)).second);
+      EXPECT_TRUE(seen.insert(index_of(shard.accumulator)).second);
+      EXPECT_GE(made.layout.objects[index_of(shard.state)].size,
+                bytes_for(shard.count, DType::f32) * 3);
+    }
+    EXPECT_EQ(next, module.spec.count);
+  }
+  const StateBytes state = state_bytes(made.layout);
+  const int64_t slack = 4096 * static_cast<int64_t>(made.layout.objects.size());
+  EXPECT_NEAR(static_cast<double>(state.weights.count()), static_cast<double>(2 * elements),
+              static_cast<double>(slack));
+  EXPECT_NEAR(static_cast<double>(state.optimizer.count()), static_cast<double>(12 * elements),
+              static_cast<double>(slack));
+  EXPECT_NEAR(static_cast<double>(state.gradients.count()), static_cast<double>(4 * elements),
+              static_cast<double>(slack));
+}
+
+TEST(MemoryPlan, SubGroupSizeIsHonored) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.host_memory = kGiB;
+  request.sub_group_size = Elements(100'000);
+  for (const ModuleObjects& module : plan(small_model(false), DType::f32, request).layout.modules) {
+    for (const Shard& shard : module.shards) {
+      EXPECT_LE(shard.count.count(), 100'000);
+    }
+  }
+}
+
+TEST(MemoryPlan, NvmeWithoutAPathNamesTheSettings) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.has_nvme = false;
+  try {
+    plan(small_model(false), DType::f32, request);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("--nvme-path"), std::string::npos);
+  }
+}
+
+TEST(MemoryPlan, DiskThatCannotHoldTwoGenerationsIsRefused) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  const Bytes needed = plan(small_model(false), DType::f32, request).minimum_nvme;
+  request.nvme_budget = needed;
+  EXPECT_NO_THROW(plan(small_model(false), DType::f32, request));
+  request.nvme_budget = needed - Bytes(1);
+  EXPECT_THROW(plan(small_model(false), DType::f32, request), CapacityError);
+}
+
+TEST(StepTrace, EveryModuleIsUpdatedOnceAndEveryGradientAccumulated) {
+  const MemoryPlan made =
+      plan(small_model(true), DType::f32, request_of(Tier::nvme, Tier::nvme, true));
+  std::map<std::pair<size_t, size_t>, int> updates;
+  std::map<size_t, int> accumulations;
+  std::map<size_t, int> last;
+  for (const StepOperation& step : made.training.operations) {
+    if (step.kind == StepKind::update) {
+      ++updates[{step.module, step.shard}];
+    }
+    if (step.kind == StepKind::accumulate && step.shard == 0) {
+      ++accumulations[step.module];
+      last[step.module] += step.last_gradient ? 1 : 0;
+    }
+  }
+  for (size_t m = 0; m < made.layout.modules.size(); ++m) {
+    for (size_t k = 0; k < made.layout.modules[m].shards.size(); ++k) {
+      EXPECT_EQ((updates[{m, k}]), 1);
+    }
+    // Two micro-batches; the tied embedding has two gradients in each.
+    EXPECT_EQ(accumulations[m], m == made.layout.embed() ? 4 : 2);
+    EXPECT_EQ(last[m], 1);
+  }
+}
+
+}  // namespace
+}  // namespace headrace::engine
