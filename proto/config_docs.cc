@@ -22,12 +22,13 @@ constexpr std::string_view kIntroduction =
 Headrace reads the `ds_config.json` files of DeepSpeed. This page lists every key it knows.
 
 - The file is JSON; `//` and `/* */` comments are allowed, trailing commas are not.
-- A key that is not on this page is an error, at every level, and so are a wrong type and a value out of range.
-  All problems of a file are reported at once.
-- Integers may be written as `5e8`. Sizes may be written as `"64MiB"` (binary), `"2GB"` (decimal) or as a
-  number of bytes. `null` is the same as leaving the key out.
+- A key that is not on this page is an error, at every level, and so are a wrong type and a value
+  out of range. All problems of a file are reported at once.
+- Integers may be written as `5e8`. Sizes may be written as `"64MiB"` (binary), `"2GB"` (decimal) or
+  as a number of bytes. `null` is the same as leaving the key out.
 - `"auto"` is accepted where this page says what it becomes. What each one became is printed.
-- "No effect" keys are understood and checked; that they change nothing is said once, with the reason given here.
+- "No effect" keys are understood and checked; that they change nothing is said once, with the
+  reason given here.
 - "Not supported" keys may be present with their default value; anything else is an error.
 - Elements are counts of numbers, not bytes.
 
