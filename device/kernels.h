@@ -25,8 +25,8 @@ struct Workspace {
 };
 
 /// Shape of causal grouped-query attention over a batch of equally long sequences.
-/// q, out, dq, dout: [batch * seq, q_heads * head_dim]; k, v, dk, dv: [batch * seq, kv_heads * head_dim],
-/// rows dense or strided by the given row strides (elements).
+/// q, out, dq, dout: [batch * seq, q_heads * head_dim]; k, v, dk, dv: [batch * seq, kv_heads *
+/// head_dim], rows dense or strided by the given row strides (elements).
 struct AttentionShape {
   int64_t batch = 0;
   int64_t seq = 0;
@@ -57,8 +57,8 @@ class Kernels {
   virtual ~Kernels() = default;
 
   // --- matrix products -------------------------------------------------------------------------
-  /// c = op_a(a) * op_b(b) + (accumulate ? c : 0); op transposes where asked. a and b share a dtype;
-  /// c has it or is f32. Accumulates in fp32.
+  /// c = op_a(a) * op_b(b) + (accumulate ? c : 0); op transposes where asked. a and b share a
+  /// dtype; c has it or is f32. Accumulates in fp32.
   virtual void matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
                       bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) = 0;
   /// Scratch that matmul of these shapes may need.
@@ -69,7 +69,8 @@ class Kernels {
   /// out[t] = table[ids[t]]; ids: [out.rows]. Ids were checked against the vocabulary before.
   virtual void embedding_forward(Stream& stream, const Matrix& table, const int32_t* ids,
                                  const Matrix& out) = 0;
-  /// dtable[v] = sum over t with ids[t] == v of dout[t], in order of t, fp32 sums; overwrites dtable.
+  /// dtable[v] = sum over t with ids[t] == v of dout[t], in order of t, fp32 sums; overwrites
+  /// dtable.
   virtual void embedding_backward(Stream& stream, const Matrix& dout, const int32_t* ids,
                                   const Matrix& dtable) = 0;
 
@@ -83,8 +84,8 @@ class Kernels {
                                  const void* weight, const float* inv_rms, const Matrix& dx,
                                  bool accumulate_dx, void* dweight, Workspace scratch) = 0;
   virtual Bytes rms_norm_backward_scratch(int64_t rows, int64_t columns) const = 0;
-  /// Rotary embedding in place ("rotate half" layout) on x: [batch * seq, heads * head_dim]; position
-  /// of row r is r % seq. cos_sin: [seq, head_dim] fp32, first half cos, second half sin.
+  /// Rotary embedding in place ("rotate half" layout) on x: [batch * seq, heads * head_dim];
+  /// position of row r is r % seq. cos_sin: [seq, head_dim] fp32, first half cos, second half sin.
   /// inverse rotates back (the backward pass).
   virtual void rope(Stream& stream, const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq,
                     const float* cos_sin, bool inverse) = 0;
@@ -117,7 +118,8 @@ class Kernels {
   /// Scratch for forward and backward; linear in seq.
   virtual Bytes attention_scratch(const AttentionShape& shape, DType dtype) const = 0;
 
-  // --- cross-entropy over vocabulary tiles --------------------------------------------------------
+  // --- cross-entropy over vocabulary tiles
+  // --------------------------------------------------------
   /// Starts the running statistics: max = -inf, sum = 0, target = 0.
   virtual void cross_entropy_start(Stream& stream, const CrossEntropyState& state,
                                    int64_t tokens) = 0;

@@ -15,8 +15,8 @@ enum class Family : uint8_t { llama, mistral, qwen2, qwen3 };
 struct RopeScaling {
   enum class Kind : uint8_t { none, linear, llama3 } kind = Kind::none;
   double factor = 1;
-  double low_freq_factor = 1;   ///< llama3
-  double high_freq_factor = 4;  ///< llama3
+  double low_freq_factor = 1;             ///< llama3
+  double high_freq_factor = 4;            ///< llama3
   int64_t original_max_positions = 8192;  ///< llama3
 };
 
@@ -35,15 +35,15 @@ struct ModelConfig {
   double rope_theta = 10000;
   RopeScaling rope_scaling;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;   ///< q, k, v biases (qwen2: always; llama, qwen3: config)
-  bool output_bias = false;      ///< o_proj bias (llama with attention_bias)
+  bool attention_bias = false;  ///< q, k, v biases (qwen2: always; llama, qwen3: config)
+  bool output_bias = false;     ///< o_proj bias (llama with attention_bias)
   bool mlp_bias = false;
-  bool qk_norm = false;          ///< qwen3
+  bool qk_norm = false;                   ///< qwen3
   std::optional<int64_t> sliding_window;  ///< set only where the family applies it
 };
 
-/// Reads config.json text; throws InputError naming the key (and `origin`, a path) for anything that is
-/// missing, unsupported or out of range, with the list of supported families.
+/// Reads config.json text; throws InputError naming the key (and `origin`, a path) for anything
+/// that is missing, unsupported or out of range, with the list of supported families.
 ModelConfig parse_model_config(const std::string& json_text, const std::string& origin);
 /// config.json text that transformers loads.
 std::string to_config_json(const ModelConfig& config, DType dtype);
@@ -58,17 +58,19 @@ struct ParameterSpec {
   std::vector<int64_t> shape;  ///< as in the checkpoint
   Elements offset;             ///< in the module's packed vector
   Elements count;
-  bool decay = true;           ///< weight decay applies (DeepSpeed's single group: all)
+  bool decay = true;  ///< weight decay applies (DeepSpeed's single group: all)
 };
 
-/// A group of parameters that moves as one object: the embedding, one block, the final norm, the head.
+/// A group of parameters that moves as one object: the embedding, one block, the final norm, the
+/// head.
 struct ModuleSpec {
   std::string name;  ///< "embed", "block.7", "norm", "head"
   std::vector<ParameterSpec> parameters;
   Elements count;  ///< of the packed vector, parameters aligned to 64 elements (gaps stay zero)
 };
 
-/// Modules in forward order: embed, block.0 .. block.L-1, norm, and head unless embeddings are tied.
+/// Modules in forward order: embed, block.0 .. block.L-1, norm, and head unless embeddings are
+/// tied.
 std::vector<ModuleSpec> module_specs(const ModelConfig& config);
 
 /// Parameters of the model without alignment gaps; tied weights once.

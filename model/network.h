@@ -18,11 +18,11 @@ struct BatchShape {
   int64_t tokens() const { return batch * seq; }
 };
 
-/// Forward and backward of the network, module by module, on a device stream. Weights and weight gradients
-/// are packed vectors laid out by ModuleSpec, dtype T (f32, bf16 or f16); activations [tokens, hidden] of
-/// dtype T. It owns only the rope table (device memory, seq * head_dim fp32); everything else is given.
-/// Functions post work to the stream and return; pointers must stay valid until it has run. One thread at
-/// a time.
+/// Forward and backward of the network, module by module, on a device stream. Weights and weight
+/// gradients are packed vectors laid out by ModuleSpec, dtype T (f32, bf16 or f16); activations
+/// [tokens, hidden] of dtype T. It owns only the rope table (device memory, seq * head_dim fp32);
+/// everything else is given. Functions post work to the stream and return; pointers must stay valid
+/// until it has run. One thread at a time.
 class Network {
  public:
   /// `vocab_tile`: columns of the logits computed at a time; bounds the head's workspace.
@@ -53,19 +53,18 @@ class Network {
   void block_backward(device::Stream& stream, const void* weights, const void* in, const void* dout,
                       void* din, void* dweights, device::Workspace workspace);
 
-  /// Final norm, head and cross-entropy over vocabulary tiles. labels [tokens] int32, -100 ignored, already
-  /// shifted (labels[t] is the target of position t). *loss_sum (device double) = sum of losses of
-  /// counted tokens.
+  /// Final norm, head and cross-entropy over vocabulary tiles. labels [tokens] int32, -100 ignored,
+  /// already shifted (labels[t] is the target of position t). *loss_sum (device double) = sum of
+  /// losses of counted tokens.
   void head_forward(device::Stream& stream, const void* norm_weights, const void* head_weights,
                     const void* in, const int32_t* labels, double* loss_sum,
                     device::Workspace workspace);
-  /// Forward and backward: also din, dnorm_weights, dhead_weights (overwritten). Gradients are those of
-  /// loss_sum * gradient_scale.
+  /// Forward and backward: also din, dnorm_weights, dhead_weights (overwritten). Gradients are
+  /// those of loss_sum * gradient_scale.
   void head_forward_backward(device::Stream& stream, const void* norm_weights,
                              const void* head_weights, const void* in, const int32_t* labels,
-                             float gradient_scale, double* loss_sum, void* din,
-                             void* dnorm_weights, void* dhead_weights,
-                             device::Workspace workspace);
+                             float gradient_scale, double* loss_sum, void* din, void* dnorm_weights,
+                             void* dhead_weights, device::Workspace workspace);
 
   /// Floating point operations of each operation, for the cost model.
   double block_forward_flops() const;
