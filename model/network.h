@@ -28,6 +28,8 @@ class Network {
   /// `vocab_tile`: columns of the logits computed at a time; bounds the head's workspace.
   Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
           int64_t vocab_tile = 4096);
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
   ~Network();
 
   const ModelConfig& config() const;
