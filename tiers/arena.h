@@ -30,7 +30,7 @@ class Arena {
  private:
   struct Slot {
     Bytes size;
-    ObjectId owner;
+    ObjectId owner{};
   };
   Tier tier_;
   std::byte* memory_;

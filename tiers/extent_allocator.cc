@@ -30,7 +30,9 @@ ExtentAllocator::ExtentAllocator(const Options& options, const std::shared_ptr<a
     DataFiles::Options files;
     files.directory = options.directories[i];
     files.growth_step = align_up(step, kExtentAlignment);
-    paths_.push_back({std::make_unique<DataFiles>(files, io), options.weights.at(i), 0});
+    Path& path = paths_.emplace_back();
+    path.files = std::make_unique<DataFiles>(files, io);
+    path.weight = options.weights.at(i);
   }
 }
 

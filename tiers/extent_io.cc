@@ -29,7 +29,7 @@ struct ExtentIo::ReadJob {
   StoredValueRef value;
   std::span<std::byte> target;
   std::vector<int64_t> offsets;  ///< of each extent in the value
-  aio::IoClass io_class;
+  aio::IoClass io_class = aio::IoClass::demand;
   ReadEnd on_end;
   std::mutex mutex;
   size_t open = 0;  ///< parts that have not ended

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <mutex>
 #include <set>
@@ -12,6 +11,7 @@
 #include "base/log.h"
 #include "tiers/catalog.h"
 #include "tiers/extent_io.h"
+#include "tiers/host_memory.h"
 #include "tiers/in_flight.h"
 #include "tiers/run_directory.h"
 
@@ -46,10 +46,6 @@ void check_options(const ExtentStoreOptions& options) {
                                  format_bytes(kExtentAlignment)));
   }
 }
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
-};
 
 class Store final : public ExtentStore {
  public:
@@ -275,17 +271,12 @@ std::vector<std::string> Store::verify() {
       longest = std::max(longest, align_up(extent.length, kExtentAlignment));
     }
   }
-  const auto size = static_cast<size_t>(longest.count());
-  const std::unique_ptr<std::byte, Free> buffer(static_cast<std::byte*>(
-      std::aligned_alloc(static_cast<size_t>(kExtentAlignment.count()), size)));
-  if (buffer == nullptr) {
-    throw CapacityError(fmt::format("verifying needs a buffer of {}", format_bytes(longest)));
-  }
+  const HostMemory buffer(longest, false);
   std::vector<std::string> bad;
   for (const auto& [name, value] : committed) {
     for (const Extent& extent : value->extents()) {
       try {
-        extent_io_->read_extent(name, extent, {buffer.get(), size});
+        extent_io_->read_extent(name, extent, buffer.bytes());
       } catch (const IoError& error) {
         bad.emplace_back(error.what());
       }

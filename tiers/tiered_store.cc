@@ -276,7 +276,7 @@ Completion TieredStore::transfer(ObjectId object, Tier from, Tier to, int64_t of
       copied = state_->post_copy(*transfer);
     }
   }
-  const Completion arrived = transfer->promise.completion();
+  Completion arrived = transfer->promise.completion();
   const Completion moved = copied ? *copied : state_->post_file_transfer(*transfer, io_class);
   moved.on_done([state = state_.get(), transfer](const std::exception_ptr& error) {
     state->land(*transfer, error);
@@ -327,8 +327,8 @@ void TieredStore::release(ObjectId object, Tier tier, LeaseMode mode) noexcept {
   copy.state = CopyState::valid;
   for (const Tier other : kTiers) {
     Copy& rest = entry.in(other);
-    if (other != tier && (rest.state == CopyState::valid || rest.state == CopyState::empty)) {
-      rest.state = CopyState::stale;  // an empty slot too: a transfer may bring the value now
+    if (other != tier && rest.state == CopyState::valid) {
+      rest.state = CopyState::stale;
     } else if (other != tier && rest.state == CopyState::in_flight) {
       rest.superseded = true;
     }

@@ -16,17 +16,22 @@
 
 namespace headrace::tiers {
 
-/// Table of residency, one entry per object and tier:
+/// Table of residency, one entry per object and tier (tiers/residency.h has it as code):
 ///
 ///   state      | place      transfer in   transfer out   lease read   lease write      drop
 ///   absent     | -> empty   -> in_flight  error          error        error            ok
-///   empty      | error      error         error          error        -> valid         -> absent
+///   empty      | error      -> in_flight  error          error        -> valid         -> absent
 ///   in_flight  | error      joins         error          error        error            error
 ///   valid      | error      joins (done)  ok             ok           ok               -> absent
+///   stale      | error      -> in_flight  error          error        -> valid         -> absent
 ///
-/// A lease or a transfer out pins the copy: drop is an error while pinned. A write lease makes the
-/// copies of the other tiers stale: they must be dropped before they are used again (reading one is
-/// an error).
+/// An update lease needs the copy valid. A lease or a transfer out pins the copy: drop and a
+/// refreshing transfer in are errors while pinned. A write or update lease needs a copy that is not
+/// pinned, there is one per object at a time, and until its release no other lease or transfer of
+/// that copy can begin. Its release makes the valid copies of the other tiers stale: they must be
+/// refreshed by a transfer or dropped before they are used again (reading one is an error); one
+/// that is in flight then arrives stale. A failed transfer leaves its target absent, with the slot
+/// released.
 enum class CopyState : uint8_t { absent, empty, in_flight, valid, stale };
 
 struct ObjectSpec {

@@ -18,7 +18,7 @@ constexpr CopyEvent kEvents[] = {
 /// The table of tiers/tiered_store.h, written down once more: one letter per event, in the order of
 /// kEvents, for the state that follows (A E F V S), or a dash for an error.
 const std::map<CopyState, std::string> kExpected = {
-    {CopyState::absent, "EF----A"},    {CopyState::empty, "----V-A"},
+    {CopyState::absent, "EF----A"},    {CopyState::empty, "-F--V-A"},
     {CopyState::in_flight, "-F-----"}, {CopyState::valid, "-VVVVVA"},
     {CopyState::stale, "-F--V-A"},
 };
