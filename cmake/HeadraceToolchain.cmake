@@ -15,7 +15,7 @@ add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-unknown-pragm
                     -Werror=return-type)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms of g++ 12 in inlined std::string and std::tuple code (GCC bugs 105329, 105651).
-  add_compile_options(-Wno-restrict -Wno-array-bounds)
+  add_compile_options(-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
 endif()
 option(HEADRACE_WERROR "Treat warnings as errors" OFF)
 if(HEADRACE_WERROR)
