@@ -116,7 +116,7 @@ class Executor::Run {
         HR_CHECK(before < i, "action {} depends on later action {}", i, before);
         dependents_[before].push_back(i);
       }
-      if (schedule.actions[i].kind == ActionKind::operation) {
+      if (is_in_order(schedule.actions[i])) {
         lane_operations_[static_cast<size_t>(lane_of(schedule.actions[i]))].push_back(i);
       }
       if (open_dependencies_[i] == 0) {
@@ -194,14 +194,20 @@ class Executor::Run {
         return;
       }
       case ActionKind::operation:
-        start_operations(lane_of(action), index);
+        if (is_in_order(action)) {
+          start_in_order(lane_of(action), index);
+        } else {
+          start_operation(index);
+        }
         return;
     }
   }
 
-  /// Operations of one lane start in the order of the trace: bodies may share what belongs to their
-  /// lane (workspace, token buffers, an output file) and rely on it.
-  void start_operations(Lane lane, uint32_t ready) {
+  bool is_in_order(const Action& action) const {
+    return action.kind == ActionKind::operation && trace_.operations[action.operation].in_order;
+  }
+
+  void start_in_order(Lane lane, uint32_t ready) {
     may_start_[ready] = true;
     auto& queue = lane_operations_[static_cast<size_t>(lane)];
     while (!queue.empty() && may_start_[queue.front()]) {
@@ -369,7 +375,7 @@ class Executor::Run {
   std::vector<Clock::time_point> begin_;
   std::vector<std::vector<tiers::Lease>> leases_;
   std::vector<bool> may_start_;  // operations whose dependencies have ended
-  std::deque<uint32_t> lane_operations_[scheduler::kLaneCount];  // not started, in order
+  std::deque<uint32_t> lane_operations_[scheduler::kLaneCount];  // in_order, not started
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready_;
   size_t in_flight_ = 0;
   size_t done_ = 0;

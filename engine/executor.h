@@ -43,9 +43,9 @@ struct RunReport {
 };
 
 /// Replays schedules: starts every action as soon as its dependencies have ended, on the lane it
-/// belongs to; operations of one lane in the order of the trace. Owns the CPU worker; the store,
-/// streams and device are the caller's. Not thread-safe. On an error nothing more is started, what
-/// is in flight is waited for, and the first error is rethrown.
+/// belongs to; in_order operations of one lane in the order of the trace. Owns the CPU worker; the
+/// store, streams and device are the caller's. Not thread-safe. On an error nothing more is
+/// started, what is in flight is waited for, and the first error is rethrown.
 class Executor {
  public:
   Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans = false);

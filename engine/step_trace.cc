@@ -158,7 +158,9 @@ class TraceBuilder {
   }
 
   void add(Lane lane, std::string name, double seconds, std::vector<Use> uses, StepOperation step) {
-    result_.trace.operations.push_back({std::move(name), lane, std::move(uses), seconds});
+    // Compute shares the workspace and the token buffers; checkpoints are written front to back.
+    const bool in_order = lane == Lane::compute || step.kind == StepKind::save;
+    result_.trace.operations.push_back({std::move(name), lane, std::move(uses), seconds, in_order});
     result_.operations.push_back(step);
   }
 

@@ -31,7 +31,8 @@ struct Action {
 /// with the dependencies that let a runtime overlap them. All slots are fixed here, so the runtime
 /// never allocates, never exceeds a budget, never deadlocks (dependencies point backwards only).
 struct Schedule {
-  /// Operations of one lane stand in the order of the trace, and a runtime starts them in it.
+  /// The in_order operations of one lane stand in the order of the trace, and a runtime starts them
+  /// in it.
   std::vector<Action> actions;
   std::vector<Residency> initial;  ///< what must be resident when it starts
   /// What the arenas hold when it has ended, least recently used first: the next round's `initial`.

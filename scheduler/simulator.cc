@@ -15,7 +15,7 @@ namespace headrace::scheduler {
 namespace {
 
 /// One server per lane; a lane that becomes idle takes the earliest action of the list that is
-/// ready. Operations of a lane start in the order of the list.
+/// ready. The in_order operations of a lane start in the order of the list.
 class EventSimulation {
  public:
   EventSimulation(const CompileInput& input, const std::vector<Action>& actions)
@@ -32,7 +32,7 @@ class EventSimulation {
         HR_CHECK(before < i, "action {} depends on action {}", i, before);
         successors_[before].push_back(i);
       }
-      if (actions[i].kind == ActionKind::operation) {
+      if (is_in_order(actions[i])) {
         operations_[static_cast<size_t>(*lane_of(input, actions[i]))].push_back(i);
       }
     }
@@ -62,6 +62,11 @@ class EventSimulation {
  private:
   using Event = std::pair<double, uint32_t>;
 
+  bool is_in_order(const Action& action) const {
+    return action.kind == ActionKind::operation &&
+           input_.trace->operations[action.operation].in_order;
+  }
+
   void make_ready(uint32_t action) {
     const auto lane = lane_of(input_, actions_[action]);
     if (!lane) {
@@ -69,7 +74,7 @@ class EventSimulation {
       return;
     }
     const auto index = static_cast<size_t>(*lane);
-    if (actions_[action].kind != ActionKind::operation) {
+    if (!is_in_order(actions_[action])) {
       ready_[index].push(action);
       return;
     }

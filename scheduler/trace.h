@@ -53,6 +53,9 @@ struct Operation {
   Lane lane = Lane::compute;
   std::vector<Use> uses;  ///< each object at most once
   double seconds = 0;     ///< estimated duration, for prefetch distance, bound and simulation
+  /// Starts only when every earlier in_order operation of its lane has started; for operations that
+  /// share what is no object: a lane's scratch memory, an output file.
+  bool in_order = false;
 };
 
 /// A known sequence of operations. Their effect is that of running them one after another.
