@@ -23,7 +23,7 @@ function(headrace_tests name)
     return()
   endif()
   set(target ${name}_tests)
-  add_executable(${target} ${sources})
+  add_executable(${target} ${sources} "${PROJECT_SOURCE_DIR}/tests/support/tsan_suppressions.cc")
   target_link_libraries(${target} PRIVATE ${ARGN} GTest::gmock GTest::gtest_main)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   # GoogleTest and fmt are most of a test's compile time.

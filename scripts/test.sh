@@ -7,7 +7,7 @@ preset=${1:-release}
 [ $# -gt 0 ] && shift
 ./scripts/build.sh "$preset"
 case "$preset" in
-  tsan) export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1 ${TSAN_OPTIONS:-}" OMP_NUM_THREADS=1
+  tsan) export TSAN_OPTIONS="halt_on_error=1 ${TSAN_OPTIONS:-}" OMP_NUM_THREADS=1
         select=(-L unit) ;;
   asan) export ASAN_OPTIONS="detect_stack_use_after_return=1 ${ASAN_OPTIONS:-}"
         select=(-L unit) ;;
