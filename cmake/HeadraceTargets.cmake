@@ -14,9 +14,8 @@ function(headrace_library name)
   endif()
 endfunction()
 
-# headrace_tests(NAME DEPS...): one GoogleTest binary of all *_test.cc files of the folder,
-# registered with ctest as one test per case. A case whose name starts with Slow, Fault or Fuzz
-# gets that label.
+# headrace_tests(NAME DEPS...): one GoogleTest binary of all .cc files of the folder, one ctest
+# entry with the label unit.
 function(headrace_tests name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   if(NOT sources)
@@ -34,17 +33,7 @@ function(headrace_tests name)
   endif()
   target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow*:*Gpu*
+  add_test(NAME ${name} COMMAND ${target}
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
-endfunction()
-
-# As headrace_tests, plus a second entry with label slow for the cases named *Slow*.
-function(headrace_tests_with_slow name)
-  headrace_tests(${name} ${ARGN})
-  if(TARGET ${name}_tests)
-    add_test(NAME ${name}_slow COMMAND ${name}_tests --gtest_filter=*Slow*
-             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    set_tests_properties(${name}_slow PROPERTIES TIMEOUT 3600 LABELS slow)
-  endif()
 endfunction()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs the tests: ./scripts/test.sh [release|debug|asan|tsan] [extra ctest arguments].
-# Slow, fault, fuzz and gpu tests have labels of their own: ctest --test-dir build/release -L slow
+# The sanitizer presets run the unit tests; release and debug the end-to-end tests too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
