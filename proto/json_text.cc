@@ -139,7 +139,7 @@ std::string syntax_problem(std::string_view text, size_t stop, const std::string
 
 /// The part of the library's message that follows its own position.
 std::string reason_of(const json::exception& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   for (const std::string_view mark : {" - ", "] "}) {
     const size_t at = text.find(mark);
     if (at != std::string::npos) {

@@ -135,6 +135,7 @@ void read_enum(const json& value, const FieldDescriptor& field, const std::strin
   const EnumValueDescriptor* found = find_value(*field.enum_type(), text);
   if (found == nullptr) {
     std::vector<std::string> names;
+    names.reserve(static_cast<size_t>(field.enum_type()->value_count()));
     for (int i = 0; i < field.enum_type()->value_count(); ++i) {
       names.push_back(field.enum_type()->value(i)->name());
     }
