@@ -190,7 +190,8 @@ class Executor::Run {
         const Completion end = executor_.store_.transfer(action.object, action.from, action.to,
                                                          action.offset, io_class(index));
         launched(index, transfer_lane(action));
-        end.on_done([this, index](std::exception_ptr error) { ends_.push(index, error); });
+        end.on_done(
+            [this, index](std::exception_ptr error) { ends_.push(index, std::move(error)); });
         return;
       }
       case ActionKind::operation:
@@ -230,7 +231,7 @@ class Executor::Run {
       body_(number, bytes);
       const Completion end = executor_.compute_.record_completion();
       launched(index, operation.lane);
-      end.on_done([this, index](std::exception_ptr error) { ends_.push(index, error); });
+      end.on_done([this, index](std::exception_ptr error) { ends_.push(index, std::move(error)); });
       return;
     }
     launched(index, operation.lane);
