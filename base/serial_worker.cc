@@ -20,10 +20,9 @@ SerialWorker::~SerialWorker() {
 }
 
 void SerialWorker::post(std::function<void()> task) {
-  {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-  }
+  // Notified under the lock: the task may end with the worker's owner destroying it.
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
   changed_.notify_one();
 }
 

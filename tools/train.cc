@@ -26,6 +26,17 @@ struct Arguments {
   bool no_shuffle = false;
 };
 
+void print_split(const engine::TimeSplit& split) {
+  const double total = std::max(split.total, 1e-9);
+  fmt::print(
+      "  time             compute {:.0f} %, CPU optimizer {:.0f} %, waiting for: nvme read {:.0f} "
+      "%, "
+      "nvme write {:.0f} %, host-device copy {:.0f} %; other {:.0f} %\n",
+      100 * split.compute / total, 100 * split.cpu_optimizer / total, 100 * split.nvme_read / total,
+      100 * split.nvme_write / total, 100 * (split.host_to_device + split.device_to_host) / total,
+      100 * split.other / total);
+}
+
 /// Prints what the trainer reports.
 class Console {
  public:
@@ -51,6 +62,7 @@ class Console {
   }
 
   void set_steps_per_print(int64_t steps) { steps_per_print_ = std::max<int64_t>(steps, 1); }
+  void set_wall_clock_breakdown(bool on) { wall_clock_breakdown_ = on; }
   void finish() { progress_.reset(); }
 
  private:
@@ -76,6 +88,9 @@ class Console {
           report.step, report.loss, report.gradient_norm, report.learning_rate,
           report.tokens_per_second, scheduler::to_string(binding.lane), binding.share * 100,
           report.skipped ? fmt::format("  skipped (loss scale {:g})", report.loss_scale) : "");
+      if (wall_clock_breakdown_) {
+        print_split(report.engine.run.split);
+      }
       std::fflush(stdout);
     }
     progress_->update(report.step);
@@ -84,18 +99,8 @@ class Console {
   std::unique_ptr<Progress> progress_;
   std::string title_;
   int64_t steps_per_print_ = 1;
+  bool wall_clock_breakdown_ = false;
 };
-
-void print_split(const engine::TimeSplit& split) {
-  const double total = std::max(split.total, 1e-9);
-  fmt::print(
-      "  time             compute {:.0f} %, CPU optimizer {:.0f} %, waiting for: nvme read {:.0f} "
-      "%, "
-      "nvme write {:.0f} %, host-device copy {:.0f} %; other {:.0f} %\n",
-      100 * split.compute / total, 100 * split.cpu_optimizer / total, 100 * split.nvme_read / total,
-      100 * split.nvme_write / total, 100 * (split.host_to_device + split.device_to_host) / total,
-      100 * split.other / total);
-}
 
 void print_summary(const engine::TrainSummary& summary, const engine::Settings& settings) {
   fmt::print("Summary\n");
@@ -147,6 +152,7 @@ void run(Arguments arguments) {
   watch_signals();
   Console console;
   console.set_steps_per_print(resolution.settings.steps_per_print.value_or(1));
+  console.set_wall_clock_breakdown(resolution.settings.wall_clock_breakdown);
   const engine::TrainSummary summary =
       engine::train(arguments.job, resolution.settings, console.observer(), stop_requested());
   console.finish();

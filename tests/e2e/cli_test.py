@@ -107,6 +107,15 @@ class TrainTest(TrainSetup):
         self.assertFalse(metrics[-1]["skipped"])
         self.assertLess(metrics[-1]["loss"], metrics[0]["loss"])
 
+    def test_steps_per_print_and_wall_clock_breakdown(self):
+        config = self.write_config(steps_per_print=2, wall_clock_breakdown=True)
+        result = self.check_ok(*self.arguments(config=config, steps=5))
+        lines = result.stdout.splitlines()
+        steps = [i for i, line in enumerate(lines) if line.startswith("step ")]
+        self.assertEqual([int(lines[i].split()[1]) for i in steps], [1, 2, 4, 5])
+        for i in steps:
+            self.assertIn("waiting for: nvme read", lines[i + 1])
+
     def test_ctrl_c_finishes_the_step_and_saves(self):
         process = subprocess.Popen(
             [COMMAND, *map(str, self.arguments(steps=100000))],
