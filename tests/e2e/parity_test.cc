@@ -99,7 +99,7 @@ TEST_P(Parity, Bf16CurveMatchesTransformers) {
 INSTANTIATE_TEST_SUITE_P(Families, Parity,
                          testing::Values("llama_llama3", "llama_linear", "mistral", "qwen2",
                                          "qwen3"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace headrace
