@@ -33,12 +33,22 @@ struct IoRequest {
 
 enum class BackendKind : uint8_t { io_uring, thread_pool, simulated };
 
+/// How the kernel learns of requests and reports their ends, where the backend is io_uring. A mode
+/// that the kernel, the user's rights or the device refuse falls back to `interrupt` with one log
+/// line. `headrace probe` measures which one is best on a path.
+enum class SubmissionMode : uint8_t {
+  interrupt,  ///< system calls and interrupts: cheapest in CPU time
+  sq_poll,    ///< a kernel thread polls the submission queue: costs a core while busy
+  io_poll,    ///< the engine polls the device for ends: needs a device with poll queues
+};
+
 struct IoEngineOptions {
   BackendKind backend = BackendKind::io_uring;  ///< falls back to thread_pool with one log line why
   Bytes block_size{1 << 20};                    ///< a request is cut into parts of this size
   int queue_depth = 64;                         ///< parts in flight, reads and writes together
   bool direct = true;  ///< O_DIRECT; falls back to buffered with one log line where refused
   int threads = 8;     ///< of the thread pool backend
+  SubmissionMode submission = SubmissionMode::interrupt;
 };
 
 struct IoStatistics {
