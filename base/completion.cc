@@ -84,11 +84,11 @@ void Promise::set_done() {
   end(nullptr);
 }
 
-void Promise::set_failed(std::exception_ptr error) {
-  end(std::move(error));
+void Promise::set_failed(const std::exception_ptr& error) {
+  end(error);
 }
 
-void Promise::end(std::exception_ptr error) {
+void Promise::end(const std::exception_ptr& error) {
   // The waiter may destroy this promise as soon as it sees the end: keep the state alive here.
   const std::shared_ptr<Completion::State> state = state_;
   std::vector<Completion::Callback> callbacks;
@@ -119,9 +119,9 @@ Completion when_all(const std::vector<Completion>& parts) {
   };
   auto join = std::make_shared<Join>();
   join->open = parts.size();
-  const Completion all = join->promise.completion();
+  Completion all = join->promise.completion();
   for (const Completion& part : parts) {
-    part.on_done([join](std::exception_ptr error) {
+    part.on_done([join](const std::exception_ptr& error) {
       std::exception_ptr first;
       {
         const std::lock_guard lock(join->mutex);

@@ -44,10 +44,10 @@ class Promise {
 
   Completion completion() const;
   void set_done();
-  void set_failed(std::exception_ptr error);
+  void set_failed(const std::exception_ptr& error);
 
  private:
-  void end(std::exception_ptr error);
+  void end(const std::exception_ptr& error);
   std::shared_ptr<Completion::State> state_;
 };
 

@@ -62,7 +62,7 @@ void bench_matmul(benchmark::State& state, DType dtype) {
   const Product p(*device, dtype, state.range(1), state.range(2), state.range(3));
   const Bytes size = device->kernels().matmul_scratch(p.a, false, p.b, true, p.c);
   const auto scratch = device->allocate(size);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     device->kernels().matmul(*stream, p.a, false, p.b, true, p.c, false, {scratch->data(), size});
     stream->synchronize();
   }
@@ -83,7 +83,7 @@ void bench_bf16_way(benchmark::State& state, bool bf16_instructions) {
   const Product p(*device, DType::bf16, 512, 576, 1536);
   const Bytes size = matmul.scratch(p.a, false, p.b, true, p.c);
   const auto scratch = device->allocate(size);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     matmul.run(p.a, false, p.b, true, p.c, false, {scratch->data(), size});
   }
   report(state, p.flop, size);
@@ -121,7 +121,7 @@ void bench_attention(benchmark::State& state, bool backward) {
   const Workspace scratch{memory_of_scratch->data(), size};
   kernels.attention_forward(*stream, shape, DType::bf16, q, k, v, out, statistics, scratch);
   stream->synchronize();
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     if (backward) {
       kernels.attention_backward(*stream, shape, DType::bf16, q, k, v, out, dout, statistics, dq,
                                  dk, dv, scratch);

@@ -301,6 +301,7 @@ std::vector<Residency> Memory::residents() const {
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Residency> residents;
+  residents.reserve(found.size());
   for (const auto& entry : found) {
     residents.push_back(entry.second);
   }
