@@ -15,7 +15,7 @@ function(headrace_library name)
 endfunction()
 
 # headrace_tests(NAME DEPS...): one GoogleTest binary of all .cc files of the folder, one ctest
-# entry with the label unit.
+# entry with the label unit. Suites named *Slow stay out of it: see headrace_slow_tests().
 function(headrace_tests name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   if(NOT sources)
@@ -33,7 +33,15 @@ function(headrace_tests name)
   endif()
   target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  add_test(NAME ${name} COMMAND ${target}
+  add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow.*
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
+endfunction()
+
+# headrace_slow_tests(NAME): a ctest entry with the label slow for the *Slow suites of the binary that
+# headrace_tests(NAME) made.
+function(headrace_slow_tests name)
+  add_test(NAME ${name}_slow COMMAND ${name}_tests --gtest_filter=*Slow.*
+           WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name}_slow PROPERTIES TIMEOUT 1800 LABELS slow)
 endfunction()

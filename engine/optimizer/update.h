@@ -28,9 +28,9 @@ struct UpdateOptions {
   double weight_decay = 0;
   bool decoupled_weight_decay = true;  ///< adam: AdamW; adagrad and sgd add it to the gradient,
                                        ///< lion is always decoupled
-  bool bias_correction = true;  ///< adam
-  int64_t step = 1;             ///< 1 for the first update
-  float gradient_scale = 1;     ///< multiplies the gradient: 1 / (loss scale * clip divisor)
+  bool bias_correction = true;         ///< adam
+  int64_t step = 1;                    ///< 1 for the first update
+  float gradient_scale = 1;            ///< multiplies the gradient: 1 / (loss scale * clip divisor)
 };
 
 /// Moment arrays of a kind: 0, 1 or 2.
@@ -55,7 +55,7 @@ struct UpdateShard {
 
 /// What a pass saw.
 struct UpdateResult {
-  bool all_finite = true;  ///< every new master value is finite, so every input was
+  bool all_finite = true;  ///< every new master and moment value is finite, so every input was
 };
 
 /// Updates master, moments and weight in one pass over memory, on the OpenMP threads of the calling

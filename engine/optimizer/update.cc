@@ -1,0 +1,71 @@
+#include "engine/optimizer/update.h"
+
+#include "base/check.h"
+#include "engine/optimizer/update_kernels.h"
+
+namespace headrace::engine {
+namespace {
+
+bool is_weight(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16;
+}
+
+void check(const UpdateOptions& o, const UpdateShard& s) {
+  HR_CHECK(o.step >= 1, "optimizer step {}", o.step);
+  HR_CHECK(s.count.count() >= 0, "update of {} elements", s.count);
+  if (s.count.count() == 0) {
+    return;
+  }
+  HR_CHECK((s.master != nullptr) != (s.master_low != nullptr),
+           "the fp32 weights are either in master or in master_low");
+  HR_CHECK(s.master_low == nullptr || (s.weight != nullptr && s.weight_dtype == DType::bf16),
+           "a split master needs bf16 weights, not {}", to_string(s.weight_dtype));
+  HR_CHECK(s.weight == nullptr || is_weight(s.weight_dtype), "weights of dtype {}",
+           to_string(s.weight_dtype));
+  HR_CHECK(s.gradient != nullptr, "no gradient of {} elements", s.count);
+  HR_CHECK(s.gradient_dtype == DType::f32 || is_weight(s.gradient_dtype), "gradient of dtype {}",
+           to_string(s.gradient_dtype));
+  const int moments = moment_count(o.kind, o.momentum);
+  HR_CHECK((moments < 1 || s.moment1 != nullptr) && (moments < 2 || s.moment2 != nullptr),
+           "a moment array of {} elements is missing", s.count);
+  HR_CHECK(s.moment_dtype == DType::f32 || s.moment_dtype == DType::bf16, "moments of dtype {}",
+           to_string(s.moment_dtype));
+  HR_CHECK(o.kind != OptimizerKind::sgd || !o.nesterov || (o.momentum > 0 && o.dampening == 0),
+           "nesterov with momentum {} and dampening {}", o.momentum, o.dampening);
+}
+
+}  // namespace
+
+int moment_count(OptimizerKind kind, double momentum) {
+  switch (kind) {
+    case OptimizerKind::adam:
+      return 2;
+    case OptimizerKind::adagrad:
+    case OptimizerKind::lion:
+      return 1;
+    case OptimizerKind::sgd:
+      return momentum == 0 ? 0 : 1;
+  }
+  HR_CHECK(false, "unknown optimizer {}", static_cast<int>(kind));
+}
+
+UpdateResult update(const UpdateOptions& options, const UpdateShard& shard) {
+  check(options, shard);
+  if (shard.count.count() == 0) {
+    return {};
+  }
+  const float scale = options.gradient_scale;
+  switch (options.kind) {
+    case OptimizerKind::adam:
+      return {adam_update(AdamCoefficients(options), scale, shard)};
+    case OptimizerKind::adagrad:
+      return {adagrad_update(AdagradCoefficients(options), scale, shard)};
+    case OptimizerKind::lion:
+      return {lion_update(LionCoefficients(options), scale, shard)};
+    case OptimizerKind::sgd:
+      return {sgd_update(SgdCoefficients(options), options.momentum != 0, scale, shard)};
+  }
+  HR_CHECK(false, "unknown optimizer {}", static_cast<int>(options.kind));
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,52 @@
+#include "engine/optimizer/update_coefficients.h"
+
+#include <cmath>
+
+namespace headrace::engine {
+namespace {
+
+float f32(double value) {
+  return static_cast<float>(value);
+}
+
+/// 1 - beta^step, or 1 where it does not correct.
+double bias_correction(const UpdateOptions& o, double beta) {
+  return o.bias_correction ? 1.0 - std::pow(beta, static_cast<double>(o.step)) : 1.0;
+}
+
+}  // namespace
+
+AdamCoefficients::AdamCoefficients(const UpdateOptions& o)
+    : decays_gradient(!o.decoupled_weight_decay && o.weight_decay != 0),
+      keep(f32(1.0 - o.lr * o.weight_decay)),
+      weight_decay(f32(o.weight_decay)),
+      beta1(f32(o.beta1)),
+      one_minus_beta1(f32(1.0 - o.beta1)),
+      beta2(f32(o.beta2)),
+      one_minus_beta2(f32(1.0 - o.beta2)),
+      inverse_correction2(f32(1.0 / std::sqrt(bias_correction(o, o.beta2)))),
+      eps(f32(o.eps)),
+      step_size(f32(o.lr / bias_correction(o, o.beta1))) {}
+
+AdagradCoefficients::AdagradCoefficients(const UpdateOptions& o)
+    : weight_decay(f32(o.weight_decay)),
+      eps(f32(o.eps)),
+      step_size(f32(o.lr / (1.0 + static_cast<double>(o.step - 1) * o.lr_decay))) {}
+
+LionCoefficients::LionCoefficients(const UpdateOptions& o)
+    : keep(f32(1.0 - o.lr * o.weight_decay)),
+      beta1(f32(o.beta1)),
+      one_minus_beta1(f32(1.0 - o.beta1)),
+      beta2(f32(o.beta2)),
+      one_minus_beta2(f32(1.0 - o.beta2)),
+      lr(f32(o.lr)) {}
+
+SgdCoefficients::SgdCoefficients(const UpdateOptions& o)
+    : is_first(o.step == 1),
+      nesterov(o.nesterov),
+      weight_decay(f32(o.weight_decay)),
+      momentum(f32(o.momentum)),
+      one_minus_dampening(f32(1.0 - o.dampening)),
+      lr(f32(o.lr)) {}
+
+}  // namespace headrace::engine

@@ -1,0 +1,168 @@
+// One pass of an optimizer over a shard, for one instruction set. Included by the source file of
+// each optimizer after Highway and base/exact_float.h, once for every instruction set.
+
+#include "engine/optimizer/update_memory.inl"
+
+HWY_BEFORE_NAMESPACE();
+namespace headrace::engine {
+namespace HWY_NAMESPACE {
+
+/// Whether all values seen so far are finite: the largest magnitude, as bits.
+template <class D>
+class FiniteCheck {
+ public:
+  HWY_INLINE explicit FiniteCheck(D /*d*/) : largest_(hn::Zero(hn::RebindToSigned<D>())) {}
+
+  HWY_INLINE void see(D /*d*/, hn::Vec<D> x) {
+    const hn::RebindToSigned<D> di;
+    largest_ = hn::Max(largest_, hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff)));
+  }
+  HWY_INLINE bool all_finite() const {
+    const hn::RebindToSigned<D> di;
+    return hn::AllFalse(di, hn::Gt(largest_, hn::Set(di, 0x7f7fffff)));
+  }
+
+ private:
+  hn::Vec<hn::RebindToSigned<D>> largest_;
+};
+
+/// A Rule has kMoments and the arithmetic of one vector:
+///   Vec<D> apply(D, Vec<D> master, Vec<D> gradient, Vec<D>& moment1, Vec<D>& moment2) const
+/// which returns the new master; moments that it does not have are zero and are not stored. A
+/// moment may become infinite while the master stays finite, so both are checked.
+template <class Rule, class Master, class Moments>
+class Pass {
+ public:
+  HWY_INLINE Pass(const Rule& rule, float gradient_scale, const UpdateShard& shard)
+      : rule_(rule), gradient_scale_(gradient_scale), s_(shard) {}
+
+  /// Updates elements [begin, end): up to a whole line of streamed weights, then by groups, then
+  /// the rest. Returns whether every new value is finite.
+  HWY_INLINE bool run(int64_t begin, int64_t end) const {
+    const hn::ScalableTag<float> d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t aligned = std::min(end, begin + unaligned_elements(begin));
+    bool all_finite = run_rest(begin, aligned);
+    FiniteCheck check(d);
+    int64_t i = aligned;
+    for (; i + kGroup <= end; i += kGroup) {
+      prefetch(i);
+      for (int64_t j = i; j < i + kGroup; j += lanes) {
+        update<true>(d, j, check);
+      }
+    }
+    all_finite &= check.all_finite();
+    all_finite &= run_rest(i, end);
+    // The streamed weights must be visible before the caller hands the shard to another thread.
+    if constexpr (Master::kStreams) {
+      hwy::FlushStream();
+    }
+    return all_finite;
+  }
+
+ private:
+  /// Elements from i to the next cache line of the weights that are streamed.
+  HWY_INLINE int64_t unaligned_elements(int64_t i) const {
+    if constexpr (Master::kStreams) {
+      constexpr auto kLine = static_cast<uintptr_t>(kGroup) * sizeof(uint16_t);
+      const auto address = reinterpret_cast<uintptr_t>(static_cast<uint16_t*>(s_.weight) + i);
+      return static_cast<int64_t>((kLine - address % kLine) % kLine / sizeof(uint16_t));
+    } else {
+      return 0;
+    }
+  }
+
+  /// Fewer than a group.
+  HWY_INLINE bool run_rest(int64_t i, int64_t end) const {
+    const hn::CappedTag<float, 1> one;
+    FiniteCheck check(one);
+    for (; i < end; ++i) {
+      update<false>(one, i, check);
+    }
+    return check.all_finite();
+  }
+
+  HWY_INLINE void prefetch(int64_t i) const {
+    Gradient::prefetch(s_, i);
+    Master::prefetch(s_, i);
+    if constexpr (Rule::kMoments > 0) {
+      Moments::prefetch(s_.moment1, i);
+    }
+    if constexpr (Rule::kMoments > 1) {
+      Moments::prefetch(s_.moment2, i);
+    }
+  }
+
+  template <bool kStream, class D>
+  HWY_INLINE void update(D d, int64_t i, FiniteCheck<D>& check) const {
+    const auto gradient = hn::Mul(Gradient::load(d, s_, i), hn::Set(d, gradient_scale_));
+    auto moment1 = hn::Zero(d);
+    auto moment2 = hn::Zero(d);
+    if constexpr (Rule::kMoments > 0) {
+      moment1 = Moments::load(d, s_.moment1, i);
+    }
+    if constexpr (Rule::kMoments > 1) {
+      moment2 = Moments::load(d, s_.moment2, i);
+    }
+    const auto master = rule_.apply(d, Master::load(d, s_, i), gradient, moment1, moment2);
+    Master::template store<kStream>(d, master, s_, i);
+    check.see(d, master);
+    if constexpr (Rule::kMoments > 0) {
+      Moments::store(d, moment1, s_.moment1, i);
+    }
+    if constexpr (Rule::kMoments > 1) {
+      Moments::store(d, moment2, s_.moment2, i);
+    }
+    // The last moment takes in the gradient; an infinite first of two shows in the second.
+    if constexpr (Rule::kMoments > 0) {
+      check.see(d, Rule::kMoments > 1 ? moment2 : moment1);
+    }
+  }
+
+  const Rule rule_;
+  const float gradient_scale_;
+  const UpdateShard s_;
+};
+
+/// Elements that one thread updates at a time.
+constexpr int64_t kUpdateBlock = int64_t{1} << 16;
+
+template <class Rule, class Master, class Moments>
+HWY_NOINLINE bool run_pass(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+  std::atomic<bool> all_finite = true;
+  const Pass<Rule, Master, Moments> pass(rule, gradient_scale, shard);
+  parallel_for_blocks(shard.count.count(), kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+    if (!pass.run(begin, end)) {
+      all_finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  return all_finite.load(std::memory_order_relaxed);
+}
+
+template <class Moments, class Rule>
+bool choose_master(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+  if (shard.master == nullptr) {
+    return run_pass<Rule, SplitMaster, Moments>(rule, gradient_scale, shard);
+  }
+  if (shard.weight == nullptr) {
+    return run_pass<Rule, PlainMaster, Moments>(rule, gradient_scale, shard);
+  }
+  if (shard.weight_dtype == DType::bf16) {
+    return run_pass<Rule, MasterAndBf16, Moments>(rule, gradient_scale, shard);
+  }
+  return run_pass<Rule, MasterAndF16, Moments>(rule, gradient_scale, shard);
+}
+
+template <class Rule>
+bool choose_pass(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+  if (Rule::kMoments == 0 || shard.moment_dtype == DType::f32) {
+    return choose_master<F32Moments>(rule, gradient_scale, shard);
+  }
+  if constexpr (Rule::kMoments > 0) {
+    return choose_master<Bf16Moments>(rule, gradient_scale, shard);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headrace::engine
+HWY_AFTER_NAMESPACE();
