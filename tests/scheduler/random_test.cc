@@ -6,28 +6,6 @@
 namespace headrace::scheduler::test {
 namespace {
 
-std::string describe(const Case& test_case) {
-  std::string text =
-      fmt::format("device {} host {}\n", test_case.budgets.device, test_case.budgets.host);
-  for (const ObjectFacts& o : test_case.objects) {
-    text += fmt::format("  {} size {} floor {} home {}\n", o.name, o.size, to_string(o.floor),
-                        o.home ? to_string(*o.home) : "-");
-  }
-  for (const Operation& operation : test_case.trace.operations) {
-    text += fmt::format("  {}:", operation.name);
-    for (const Use& use : operation.uses) {
-      text += fmt::format(" {}.{}.{}{}", test_case.objects[index_of(use.object)].name,
-                          to_string(use.tier),
-                          use.access == Access::read    ? "r"
-                          : use.access == Access::write ? "w"
-                                                        : "u",
-                          use.discard_after ? "!" : "");
-    }
-    text += "\n";
-  }
-  return text;
-}
-
 void check_case(Case test_case, const Policy& policy, Random& random) {
   for (int round = 0; round < 3; ++round) {
     const CompileInput input = test_case.input();

@@ -39,6 +39,9 @@ inline Use updates(ObjectId object, Tier tier = Tier::device) {
   return {object, tier, Access::update, false};
 }
 
+/// The case as text, for messages.
+std::string describe(const Case& test_case);
+
 /// Small random trace with objects of all kinds; valid by construction.
 Case random_case(Random& random);
 
