@@ -15,7 +15,6 @@ namespace headrace::aio {
 
 namespace {
 
-constexpr int kDepthMax = 4096;
 constexpr int kThreadsMax = 256;
 
 void check(const IoEngineOptions& options) {
@@ -37,7 +36,7 @@ void check(const IoEngineOptions& options) {
 
 std::unique_ptr<Backend> create_uring_or_threads(const IoEngineOptions& options) {
   try {
-    return UringBackend::create(options.queue_depth);
+    return UringBackend::create(largest_depth(options), options.submission);
   } catch (const IoError& error) {
     const bool forbidden = error.where().error_number == EPERM;
     log_message_once(

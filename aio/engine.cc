@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -59,17 +60,33 @@ class Engine::Use {
   std::shared_ptr<OpenFile> file_;
 };
 
+int largest_depth(const IoEngineOptions& options) {
+  return options.adaptive_depth ? std::min(kDepthMax, 4 * options.queue_depth)
+                                : options.queue_depth;
+}
+
 Engine::Engine(std::unique_ptr<Backend> backend, const IoEngineOptions& options)
     : options_(options),
       backend_(std::move(backend)),
-      scheduler_(options.block_size, options.queue_depth),
+      scheduler_(options.block_size, largest_depth(options)),
       ready_(kReadyMax) {
+  scheduler_.set_depth(options.queue_depth);
+  if (options.adaptive_depth) {
+    tuner_.emplace(options.queue_depth, std::max(1, options.queue_depth / 4),
+                   largest_depth(options), options.block_size.count());
+  }
   thread_ = std::thread([this] { run(); });
 }
 
 Engine::~Engine() {
   post([&] { stopping_ = true; });
   thread_.join();
+  if (backend_ != nullptr) {
+    close_files();
+  }
+}
+
+void Engine::close_files() {
   for (const std::shared_ptr<OpenFile>& file : files_) {
     if (file == nullptr) {
       continue;

@@ -5,15 +5,22 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "aio/backend.h"
+#include "aio/depth_tuner.h"
 #include "aio/io.h"
 #include "aio/part_scheduler.h"
 
 namespace headrace::aio {
+
+inline constexpr int kDepthMax = 4096;
+
+/// Parts that an engine with these options may have in flight at once: what its backend must hold.
+int largest_depth(const IoEngineOptions& options);
 
 /// An engine over a given backend, which it then owns; IoEngine::create chooses one and calls this.
 std::unique_ptr<IoEngine> create_engine_with_backend(std::unique_ptr<Backend> backend,
@@ -21,7 +28,8 @@ std::unique_ptr<IoEngine> create_engine_with_backend(std::unique_ptr<Backend> ba
 
 /// The engine: requests are posted by any thread and taken by its own thread, which submits parts
 /// to the backend, reaps their ends into a list, refills the backend, and only then ends
-/// completions.
+/// completions. The backend goes down on that thread too, because some give their memory back
+/// only there.
 class Engine final : public IoEngine {
  public:
   Engine(std::unique_ptr<Backend> backend, const IoEngineOptions& options);
@@ -66,13 +74,15 @@ class Engine final : public IoEngine {
   void loop();
   bool take_posted();
   void submit_parts();
+  void tune_depth();
   void reap_parts();
   void note_busy();  ///< with the lock held
   void end_requests();
+  void close_files();
   void fail_everything(const std::exception_ptr& error);
 
   const IoEngineOptions options_;
-  const std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_;  ///< null once the thread has ended in peace
 
   mutable std::mutex mutex_;
   std::condition_variable uses_changed_;
@@ -88,6 +98,7 @@ class Engine final : public IoEngine {
 
   // Of the engine's thread.
   PartScheduler scheduler_;
+  std::optional<DepthTuner> tuner_;  ///< with adaptive_depth
   std::vector<PartCompletion> ready_;
   std::vector<std::shared_ptr<PendingRequest>> taken_;
   PartScheduler::Requests ended_;

@@ -14,6 +14,8 @@ void Engine::run() {
   ::pthread_setname_np(::pthread_self(), "headrace-io");  // a name too long is the only error
   try {
     loop();
+    close_files();
+    backend_.reset();
   } catch (const std::exception& error) {
     log_message(LogLevel::error, std::string("the I/O engine stopped: ") + error.what());
     fail_everything(std::current_exception());
@@ -29,6 +31,7 @@ void Engine::loop() {
     }
     reap_parts();
     submit_parts();  // the device stays busy while completions end
+    tune_depth();
     end_requests();
   }
 }
@@ -53,6 +56,27 @@ bool Engine::take_posted() {
   }
   taken_.clear();
   return stopping;
+}
+
+void Engine::tune_depth() {
+  if (!tuner_) {
+    return;
+  }
+  const bool reads = scheduler_.is_wanted(IoOperation::read);
+  const bool writes = scheduler_.is_wanted(IoOperation::write);
+  if (!reads && !writes) {
+    return;
+  }
+  const QueueState state{
+      .seconds = std::chrono::duration<double>(Clock::now().time_since_epoch()).count(),
+      .bytes_done =
+          scheduler_.bytes_done(IoOperation::read) + scheduler_.bytes_done(IoOperation::write),
+      .load = reads && writes ? QueueLoad::both
+              : reads         ? QueueLoad::read
+                              : QueueLoad::write,
+      .is_full = (!reads || scheduler_.is_waiting(IoOperation::read)) &&
+                 (!writes || scheduler_.is_waiting(IoOperation::write))};
+  scheduler_.set_depth(tuner_->note(state));
 }
 
 void Engine::submit_parts() {

@@ -46,6 +46,8 @@ struct IoEngineOptions {
   BackendKind backend = BackendKind::io_uring;  ///< falls back to thread_pool with one log line why
   Bytes block_size{1 << 20};                    ///< a request is cut into parts of this size
   int queue_depth = 64;                         ///< parts in flight, reads and writes together
+  /// The engine looks for the best depth from queue_depth / 4 to 4 * queue_depth while it runs.
+  bool adaptive_depth = false;
   bool direct = true;  ///< O_DIRECT; falls back to buffered with one log line where refused
   int threads = 8;     ///< of the thread pool backend
   SubmissionMode submission = SubmissionMode::interrupt;
@@ -84,7 +86,7 @@ class IoEngine {
 
   /// Multiple for offsets, lengths and addresses (bytes); 4096 with direct I/O, else 1.
   virtual Bytes alignment() const = 0;
-  /// What is really used: "io_uring, O_DIRECT, registered buffers and files".
+  /// What is really used: "io_uring, O_DIRECT, interrupt, registered buffers and files".
   virtual std::string description() const = 0;
   virtual IoStatistics statistics() const = 0;
 };

@@ -23,16 +23,22 @@ IoOperation other(IoOperation operation) {
 
 }  // namespace
 
-PartScheduler::PartScheduler(Bytes block_size, int queue_depth)
-    : block_size_(block_size.count()), depth_(queue_depth) {
+PartScheduler::PartScheduler(Bytes block_size, int depth_max)
+    : block_size_(block_size.count()), depth_(depth_max) {
   HR_CHECK(block_size_ > 0 && block_size_ <= kPartBytesMax, "block_size={}", block_size_);
-  HR_CHECK(depth_ > 0, "queue_depth={}", depth_);
+  HR_CHECK(depth_ > 0, "depth_max={}", depth_);
   parts_.resize(static_cast<size_t>(depth_));
   batch_.reserve(parts_.size());
   again_.reserve(parts_.size());
   for (auto token = static_cast<uint32_t>(depth_); token > 0; --token) {
     free_.push_back(token - 1);
   }
+}
+
+void PartScheduler::set_depth(int depth) {
+  HR_CHECK(depth > 0 && depth <= static_cast<int>(parts_.size()), "depth={} of {}", depth,
+           parts_.size());
+  depth_ = depth;
 }
 
 PartScheduler::Queue& PartScheduler::queue(IoOperation operation, IoClass io_class) {
@@ -50,12 +56,20 @@ bool PartScheduler::is_wanted(IoOperation operation) const {
   return queued_[index_of(operation)] > 0 || in_flight_[index_of(operation)] > 0;
 }
 
+bool PartScheduler::is_waiting(IoOperation operation) const {
+  return queued_[index_of(operation)] > 0;
+}
+
 int PartScheduler::limit(IoOperation operation) const {
   const bool both = is_wanted(other(operation));
   if (operation == IoOperation::read) {
     return both ? std::max(1, depth_ - std::max(1, depth_ / 4)) : depth_;
   }
   return std::max(1, both ? depth_ / 2 : depth_ - depth_ / 8);
+}
+
+bool PartScheduler::may_go(IoOperation operation) const {
+  return in_flight_[0] + in_flight_[1] < depth_ && in_flight(operation) < limit(operation);
 }
 
 std::span<const PartRequest> PartScheduler::next_parts() {
@@ -67,7 +81,7 @@ std::span<const PartRequest> PartScheduler::next_parts() {
   for (const IoClass io_class : {IoClass::demand, IoClass::prefetch, IoClass::write_back}) {
     for (const IoOperation operation : {IoOperation::read, IoOperation::write}) {
       Queue& from = queue(operation, io_class);
-      while (!from.empty() && !free_.empty() && in_flight(operation) < limit(operation)) {
+      while (!from.empty() && may_go(operation)) {
         cut(from);
       }
     }

@@ -41,7 +41,11 @@ class PartScheduler {
  public:
   using Requests = std::vector<std::shared_ptr<PendingRequest>>;
 
-  PartScheduler(Bytes block_size, int queue_depth);
+  /// Never more than `depth_max` parts in flight; set_depth() may ask for fewer.
+  PartScheduler(Bytes block_size, int depth_max);
+
+  /// From 1 to depth_max. Where more are in flight, no new ones go out until enough have ended.
+  void set_depth(int depth);
 
   void add(std::shared_ptr<PendingRequest> request);
   /// Parts to submit now; valid until the next call.
@@ -53,6 +57,10 @@ class PartScheduler {
   void fail_all(const std::exception_ptr& error, Requests& ended);
 
   bool is_idle() const;
+  /// Whether requests of this operation are queued or in flight.
+  bool is_wanted(IoOperation operation) const;
+  /// Whether parts of this operation wait for a place in the queue.
+  bool is_waiting(IoOperation operation) const;
   int in_flight(IoOperation operation) const;
   int64_t bytes_done(IoOperation operation) const;
 
@@ -69,8 +77,8 @@ class PartScheduler {
   using Queue = std::deque<std::shared_ptr<PendingRequest>>;
 
   Queue& queue(IoOperation operation, IoClass io_class);
-  bool is_wanted(IoOperation operation) const;
   int limit(IoOperation operation) const;
+  bool may_go(IoOperation operation) const;
   void cut(Queue& from);
   PartRequest part_request(uint32_t token) const;
   bool go_on(Part& part, const PartCompletion& completion);

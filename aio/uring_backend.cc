@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <system_error>
-#include <thread>
+#include <utility>
 
 #include "aio/uring_setup.h"
 #include "base/check.h"
@@ -20,269 +18,225 @@ namespace headrace::aio {
 
 namespace {
 
-constexpr uint32_t kWakeToken = UINT32_MAX;
-constexpr unsigned kFilesMax = 1024;    ///< descriptors from here on are used unregistered
-constexpr unsigned kBuffersMax = 1024;  ///< of up to 1 GiB each
-constexpr size_t kBufferBytesMax = size_t{1} << 30;  ///< the kernel's limit per buffer
-constexpr int kRefusalsMax = 10000;                  ///< of io_uring_enter in a row, 0.1 ms apart
+constexpr uint64_t kWakeToken = UINT32_MAX;
+/// Looks at the device before reap() returns without an end; the engine then calls it again.
+constexpr int kPollsMax = 1000;
 
-[[noreturn]] void fail(const char* what, int result) {
-  throw IoError(what, IoError::Where{.path = "io_uring", .error_number = -result});
+PartCompletion completion_of(const io_uring_cqe& end) {
+  return PartCompletion{.token = static_cast<uint32_t>(end.user_data),
+                        .result = end.res,
+                        .expected = static_cast<uint32_t>(end.user_data >> 32U)};
 }
 
-std::string text_of(int result) {
-  return std::generic_category().message(-result);
+/// Whether a device without poll queues, or a file that is not open for direct I/O, answers so. A
+/// transfer that is wrong in itself gets the same answer again from a ring with interrupts.
+bool is_polling_refused(int32_t result) {
+  return result == -EOPNOTSUPP || result == -EINVAL;
 }
 
 }  // namespace
 
-std::unique_ptr<UringBackend> UringBackend::create(int queue_depth) {
+UringBackend::UringBackend(int queue_depth) : queue_depth_(queue_depth) {
   HR_CHECK(queue_depth > 0, "queue_depth={}", queue_depth);
-  std::unique_ptr<UringBackend> backend(new UringBackend());  // NOLINT: private constructor
-  // One entry more for the wake-up poll.
-  if (const int result = open_best_ring(static_cast<unsigned>(queue_depth) + 1, backend->ring_);
-      result < 0) {
-    fail("cannot set up a ring", result);
+  event_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (event_fd_ < 0) {
+    throw IoError("cannot make an eventfd",
+                  IoError::Where{.path = "io_uring", .error_number = errno});
   }
-  backend->ring_open_ = true;
-  if (const int result = check_operations(backend->ring_); result < 0) {
-    fail("the ring lacks read, write or poll", result);
+}
+
+std::unique_ptr<UringBackend> UringBackend::create(int queue_depth, SubmissionMode mode) {
+  std::unique_ptr<UringBackend> backend(new UringBackend(queue_depth));  // NOLINT: private
+  if (mode != SubmissionMode::interrupt) {
+    try {
+      backend->open_ring(mode);
+      return backend;
+    } catch (const IoError& error) {
+      log_message_once(LogLevel::info, std::string("io_uring ") + name_of(mode),
+                       fmt::format("io_uring: {} is refused ({}); using interrupts, which cost a "
+                                   "system call per batch of transfers",
+                                   name_of(mode), error.what()));
+    }
   }
-  backend->event_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (backend->event_fd_ < 0) {
-    fail("cannot make an eventfd", -errno);
-  }
-  backend->make_tables();
+  backend->open_ring(SubmissionMode::interrupt);
   return backend;
 }
 
 UringBackend::~UringBackend() {
-  if (ring_open_) {
-    io_uring_queue_exit(&ring_);
-  }
-  if (event_fd_ >= 0) {
-    ::close(event_fd_);
-  }
+  ring_.reset();
+  ::close(event_fd_);
 }
 
-void UringBackend::make_tables() {
-  if (const int result = io_uring_register_files_sparse(&ring_, kFilesMax); result >= 0) {
-    file_registered_.assign(kFilesMax, false);
-  } else {
-    log_message_once(LogLevel::info, "io_uring files",
-                     fmt::format("io_uring: no table of registered files ({}); costs a file "
-                                 "look-up per transfer",
-                                 text_of(result)));
-  }
-  if (const int result = io_uring_register_buffers_sparse(&ring_, kBuffersMax); result >= 0) {
-    buffer_table_ = true;
-  } else {
-    log_message_once(LogLevel::info, "io_uring buffers",
-                     fmt::format("io_uring: no table of registered buffers ({}); costs CPU time "
-                                 "to pin the pages of every transfer",
-                                 text_of(result)));
-  }
+void UringBackend::open_ring(SubmissionMode mode) {
+  // One entry more for the wake-up poll.
+  ring_ = std::make_unique<UringRing>(static_cast<unsigned>(queue_depth_) + 1, mode);
+  mode_ = mode;
+  polled_.resize(mode == SubmissionMode::io_poll ? static_cast<size_t>(queue_depth_) : 0);
 }
 
-/// The ring is enabled by the first call of the engine thread, which becomes its single issuer.
-void UringBackend::enable() {
-  if (enabled_) {
-    return;
-  }
-  if (const int result = enable_ring(ring_); result < 0) {
-    fail("cannot enable the ring", result);
-  }
-  enabled_ = true;
+void UringBackend::note_registered() {
+  bytes_registered_ = ring_->memory().bytes_registered();
 }
 
 void UringBackend::register_file(int handle) {
-  enable();
-  const auto slot = static_cast<size_t>(handle);
-  if (slot >= file_registered_.size()) {
-    return;
-  }
-  const int result =
-      io_uring_register_files_update(&ring_, static_cast<unsigned>(slot), &handle, 1);
-  file_registered_[slot] = result == 1;
-  if (result == 1) {
-    has_files_ = true;
-  } else {
-    log_message_once(LogLevel::info, "io_uring file",
-                     fmt::format("io_uring: a file could not be registered ({}); costs a file "
-                                 "look-up per transfer",
-                                 text_of(result)));
-  }
+  ring_->enable();
+  files_.push_back(handle);
+  has_files_ = ring_->register_file(handle) || has_files_;
 }
 
 void UringBackend::unregister_file(int handle) {
-  enable();
-  const auto slot = static_cast<size_t>(handle);
-  if (slot >= file_registered_.size() || !file_registered_[slot]) {
-    return;
-  }
-  const int empty = -1;
-  const int result = io_uring_register_files_update(&ring_, static_cast<unsigned>(slot), &empty, 1);
-  if (result < 0) {  // the table keeps the file until the slot is used again; nothing refers to it
-    log_debug("io_uring: cannot unregister a file ({})", text_of(result));
-  }
-  file_registered_[slot] = false;
+  ring_->enable();
+  std::erase(files_, handle);
+  ring_->unregister_file(handle);
 }
 
 void UringBackend::register_memory(std::span<std::byte> memory) {
-  enable();
-  while (!memory.empty() && buffer_table_) {
-    const auto chunk = memory.first(std::min(memory.size(), kBufferBytesMax));
-    if (!register_chunk(chunk)) {
-      return;
-    }
-    memory = memory.subspan(chunk.size());
-  }
-}
-
-bool UringBackend::register_chunk(std::span<std::byte> chunk) {
-  std::byte* const end = chunk.data() + chunk.size();
-  const auto place = std::lower_bound(
-      buffers_.begin(), buffers_.end(), chunk.data(),
-      [](const Buffer& buffer, const std::byte* begin) { return buffer.end <= begin; });
-  if (place != buffers_.end() && place->begin < end) {
-    return true;  // registered before, at least in part
-  }
-  const auto index = static_cast<unsigned>(buffers_.size());
-  iovec memory{.iov_base = chunk.data(), .iov_len = chunk.size()};
-  const __u64 tag = 0;
-  const int result = index < kBuffersMax
-                         ? io_uring_register_buffers_update_tag(&ring_, index, &memory, &tag, 1)
-                         : -ENOSPC;
-  if (result != 1) {
-    log_message_once(
-        LogLevel::info, "io_uring memory",
-        fmt::format("io_uring: registering {} of memory was refused ({}){}; transfers work, but "
-                    "cost CPU time to pin their pages each time",
-                    format_bytes(Bytes(static_cast<int64_t>(chunk.size()))), text_of(result),
-                    result == -ENOMEM ? ": raise the memlock limit (ulimit -l)" : ""));
-    return false;
-  }
-  buffers_.insert(place,
-                  Buffer{.begin = chunk.data(), .end = end, .index = static_cast<int>(index)});
-  has_buffers_ = true;
-  return true;
-}
-
-const UringBackend::Buffer* UringBackend::buffer_of(const PartRequest& part) const {
-  const auto place = std::upper_bound(
-      buffers_.begin(), buffers_.end(), part.data,
-      [](const std::byte* data, const Buffer& buffer) { return data < buffer.end; });
-  if (place == buffers_.end() || part.data < place->begin || part.data + part.length > place->end) {
-    return nullptr;
-  }
-  return &*place;
-}
-
-void UringBackend::prepare(io_uring_sqe& entry, const PartRequest& part) const {
-  const bool read = part.operation == IoOperation::read;
-  const auto offset = static_cast<uint64_t>(part.offset);
-  const Buffer* buffer = buffer_of(part);
-  if (buffer != nullptr && read) {
-    io_uring_prep_read_fixed(&entry, part.handle, part.data, part.length, offset, buffer->index);
-  } else if (buffer != nullptr) {
-    io_uring_prep_write_fixed(&entry, part.handle, part.data, part.length, offset, buffer->index);
-  } else if (read) {
-    io_uring_prep_read(&entry, part.handle, part.data, part.length, offset);
-  } else {
-    io_uring_prep_write(&entry, part.handle, part.data, part.length, offset);
-  }
-  const auto slot = static_cast<size_t>(part.handle);
-  if (slot < file_registered_.size() && file_registered_[slot]) {
-    entry.flags |= IOSQE_FIXED_FILE;  // the slot of a descriptor is its number
-  }
-  // The expected length travels with the request.
-  entry.user_data = (uint64_t{part.length} << 32U) | part.token;
-}
-
-io_uring_sqe& UringBackend::next_entry() {
-  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-  HR_CHECK(entry != nullptr, "more than {} parts in flight", ring_.sq.ring_entries);
-  return *entry;
+  ring_->enable();
+  memory_.push_back(memory);
+  ring_->memory().add(memory);
+  bytes_offered_ += static_cast<int64_t>(memory.size());
+  note_registered();
 }
 
 void UringBackend::submit(std::span<const PartRequest> parts) {
-  enable();
+  ring_->enable();
+  if (mode_ == SubmissionMode::io_poll) {
+    send_polled(parts);
+    return;
+  }
   for (const PartRequest& part : parts) {
-    prepare(next_entry(), part);
+    ring_->add(part);
   }
-  const int result = io_uring_submit(&ring_);
-  // What the kernel could not take now stays in the ring and goes with the next reap().
-  if (result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY) {
-    fail("cannot submit to the ring", result);
-  }
-}
-
-void UringBackend::arm_wake() {
-  if (wake_armed_) {
-    return;
-  }
-  io_uring_sqe& entry = next_entry();
-  io_uring_prep_poll_add(&entry, event_fd_, POLLIN);
-  entry.user_data = kWakeToken;
-  wake_armed_ = true;
-}
-
-void UringBackend::enter() {
-  const int result = io_uring_submit_and_wait(&ring_, 1);
-  if (result >= 0) {
-    refusals_in_a_row_ = 0;
-    return;
-  }
-  if (result == -EINTR) {
-    return;
-  }
-  if ((result != -EAGAIN && result != -EBUSY) || ++refusals_in_a_row_ > kRefusalsMax) {
-    fail("cannot wait for the ring", result);
-  }
-  std::this_thread::sleep_for(std::chrono::microseconds(100));  // the kernel is short of memory
-}
-
-void UringBackend::take_wake(int32_t result) {
-  wake_armed_ = false;
-  if (result < 0) {
-    fail("cannot poll the eventfd", result);
-  }
-  uint64_t count = 0;
-  if (::read(event_fd_, &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) {
-    fail("cannot read the eventfd", -errno);
-  }
+  ring_->submit();
 }
 
 size_t UringBackend::reap(std::span<PartCompletion> ready) {
-  enable();
+  ring_->enable();
+  return mode_ == SubmissionMode::io_poll ? reap_polled(ready) : reap_waiting(ready);
+}
+
+void UringBackend::arm_wake() {
+  if (!wake_armed_) {
+    ring_->add_poll(event_fd_, kWakeToken);
+    wake_armed_ = true;
+  }
+}
+
+size_t UringBackend::reap_waiting(std::span<PartCompletion> ready) {
   arm_wake();
-  if (io_uring_cq_ready(&ring_) == 0) {
-    enter();
+  if (!ring_->has_ends()) {
+    ring_->wait();
   }
   size_t count = 0;
-  unsigned taken = 0;
-  unsigned head = 0;
-  io_uring_cqe* end = nullptr;
-  bool woken = false;
   int32_t wake_result = 0;
-  io_uring_for_each_cqe(&ring_, head, end) {
-    if (end->user_data == kWakeToken) {
-      woken = true;
-      wake_result = end->res;
+  ring_->take_ends([&](const io_uring_cqe& end) {
+    if (end.user_data == kWakeToken) {
+      wake_armed_ = false;
+      wake_result = end.res;
     } else if (count < ready.size()) {
-      ready[count++] = PartCompletion{.token = static_cast<uint32_t>(end->user_data),
-                                      .result = end->res,
-                                      .expected = static_cast<uint32_t>(end->user_data >> 32U)};
+      ready[count++] = completion_of(end);
     } else {
-      break;
+      return false;
     }
-    ++taken;
+    return true;
+  });
+  if (wake_result < 0) {
+    throw IoError("cannot poll the eventfd",
+                  IoError::Where{.path = "io_uring", .error_number = -wake_result});
   }
-  io_uring_cq_advance(&ring_, taken);
-  if (woken) {
-    take_wake(wake_result);
+  if (!wake_armed_) {
+    clear_wake();
   }
   return count;
+}
+
+void UringBackend::send_polled(std::span<const PartRequest> parts) {
+  if (!refused_.empty()) {  // this ring is about to go
+    refused_.insert(refused_.end(), parts.begin(), parts.end());
+    return;
+  }
+  for (const PartRequest& part : parts) {
+    polled_.at(part.token) = part;
+    ++polled_count_;
+    ring_->add(part);
+  }
+  ring_->submit();
+}
+
+/// An eventfd cannot be polled through a ring with I/O polling: while something is in flight the
+/// device and the flag of wake() are looked at in turn, otherwise the thread sleeps on the eventfd.
+size_t UringBackend::reap_polled(std::span<PartCompletion> ready) {
+  if (polled_count_ == 0) {
+    sleep_until_woken();
+    return 0;
+  }
+  size_t count = 0;
+  for (int polls = 0; polls < kPollsMax && count == 0 && polled_count_ > 0 && !woken_; ++polls) {
+    ring_->poll_once();
+    count = take_polled(ready);
+  }
+  if (woken_) {
+    clear_wake();
+  }
+  if (!refused_.empty() && polled_count_ == 0) {
+    fall_back();
+  }
+  return count;
+}
+
+size_t UringBackend::take_polled(std::span<PartCompletion> ready) {
+  size_t count = 0;
+  ring_->take_ends([&](const io_uring_cqe& end) {
+    if (count == ready.size()) {
+      return false;
+    }
+    const PartCompletion completion = completion_of(end);
+    --polled_count_;
+    if (is_polling_refused(completion.result)) {
+      refused_.push_back(polled_.at(completion.token));
+    } else {
+      ready[count++] = completion;
+    }
+    return true;
+  });
+  return count;
+}
+
+void UringBackend::sleep_until_woken() {
+  pollfd wanted{.fd = event_fd_, .events = POLLIN, .revents = 0};
+  if (::poll(&wanted, 1, -1) < 0 && errno != EINTR) {
+    throw IoError("cannot wait for the eventfd",
+                  IoError::Where{.path = "io_uring", .error_number = errno});
+  }
+  clear_wake();
+}
+
+/// Replaces a ring with I/O polling that has nothing in flight.
+void UringBackend::fall_back() {
+  log_message_once(LogLevel::info, "io_uring io_poll",
+                   "io_uring: the device or file system refuses io_poll (the device has no poll "
+                   "queues, or the file is not open for direct I/O); using interrupts, which cost "
+                   "a little more latency per transfer");
+  ring_.reset();  // first, so that its memory does not count against the memlock limit any more
+  open_ring(SubmissionMode::interrupt);
+  ring_->enable();
+  for (const int handle : files_) {
+    ring_->register_file(handle);
+  }
+  for (const std::span<std::byte> memory : memory_) {
+    ring_->memory().add(memory);
+  }
+  note_registered();
+  submit(std::exchange(refused_, {}));
+}
+
+void UringBackend::clear_wake() {
+  woken_ = false;
+  uint64_t count = 0;
+  if (::read(event_fd_, &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) {
+    throw IoError("cannot read the eventfd",
+                  IoError::Where{.path = "io_uring", .error_number = errno});
+  }
 }
 
 void UringBackend::wake() {
@@ -293,13 +247,22 @@ void UringBackend::wake() {
   } while (result < 0 && errno == EINTR);
   // EAGAIN: the counter is full, so the poll is ready anyway.
   HR_CHECK(result == sizeof one || errno == EAGAIN, "errno={}", errno);
+  woken_ = true;
 }
 
 std::string UringBackend::features() const {
-  if (has_buffers_) {
-    return has_files_ ? "registered buffers and files" : "registered buffers";
+  std::string text = name_of(mode_);
+  const int64_t registered = bytes_registered_;
+  const int64_t offered = bytes_offered_;
+  if (registered == 0) {
+    return text + (has_files_ ? ", registered files" : "");
   }
-  return has_files_ ? "registered files" : "";
+  text += has_files_ ? ", registered buffers and files" : ", registered buffers";
+  if (registered < offered) {
+    text += fmt::format(" ({} of {} of memory)", format_bytes(Bytes(registered)),
+                        format_bytes(Bytes(offered)));
+  }
+  return text;
 }
 
 }  // namespace headrace::aio

@@ -1,22 +1,25 @@
 #pragma once
 
-#include <liburing.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "aio/posix_backend.h"
+#include "aio/uring_ring.h"
 
 namespace headrace::aio {
 
-/// One io_uring. Owns the ring and an eventfd that interrupts its wait. Files and memory are
-/// registered where the kernel and the memlock limit allow; every refusal is explained once.
+/// One io_uring in one submission mode, and an eventfd that interrupts its wait. Files and memory
+/// are registered where the kernel and the memlock limit allow; every refusal is explained once. A
+/// ring with I/O polling is replaced by one with interrupts when a device refuses a transfer; the
+/// refused parts are sent again.
 class UringBackend : public PosixBackend {
  public:
-  /// Room for `queue_depth` parts in flight. IoError when the kernel or a sandbox refuses.
-  static std::unique_ptr<UringBackend> create(int queue_depth);
+  /// Room for `queue_depth` parts in flight. IoError when the kernel or a sandbox refuses io_uring;
+  /// a refused `mode` falls back to interrupts with one log line.
+  static std::unique_ptr<UringBackend> create(int queue_depth,
+                                              SubmissionMode mode = SubmissionMode::interrupt);
   UringBackend(const UringBackend&) = delete;
   UringBackend& operator=(const UringBackend&) = delete;
   ~UringBackend() override;
@@ -31,36 +34,40 @@ class UringBackend : public PosixBackend {
   std::string features() const override;
 
  private:
-  /// Memory registered as buffer `index` of the ring.
-  struct Buffer {
-    std::byte* begin = nullptr;
-    std::byte* end = nullptr;
-    int index = 0;
-  };
+  explicit UringBackend(int queue_depth);
+  void open_ring(SubmissionMode mode);
+  void note_registered();
 
-  UringBackend() = default;
-  void make_tables();
-  void enable();
+  size_t reap_waiting(std::span<PartCompletion> ready);
   void arm_wake();
-  void enter();
-  void take_wake(int32_t result);
-  io_uring_sqe& next_entry();
-  /// Registers memory of at most kBufferBytesMax as one buffer; false when refused.
-  bool register_chunk(std::span<std::byte> chunk);
-  const Buffer* buffer_of(const PartRequest& part) const;
-  void prepare(io_uring_sqe& entry, const PartRequest& part) const;
 
-  io_uring ring_{};
-  bool ring_open_ = false;
-  bool enabled_ = false;
-  bool wake_armed_ = false;
+  // With I/O polling.
+  size_t reap_polled(std::span<PartCompletion> ready);
+  size_t take_polled(std::span<PartCompletion> ready);
+  void sleep_until_woken();
+  void send_polled(std::span<const PartRequest> parts);
+  void fall_back();
+
+  void clear_wake();
+
+  int queue_depth_;
+  std::unique_ptr<UringRing> ring_;
   int event_fd_ = -1;
-  int refusals_in_a_row_ = 0;
-  std::vector<bool> file_registered_;  ///< by descriptor; empty: no table
-  bool buffer_table_ = false;
-  std::vector<Buffer> buffers_;  ///< sorted by address, without overlap
+  bool wake_armed_ = false;
+  std::vector<int> files_;                    ///< descriptors to register
+  std::vector<std::span<std::byte>> memory_;  ///< to register
+
+  // With I/O polling.
+  std::vector<PartRequest> polled_;   ///< by token: what is in flight
+  int polled_count_ = 0;              ///< of them
+  std::vector<PartRequest> refused_;  ///< go to the next ring
+  std::atomic<bool> woken_{false};
+
+  // Read by features() on any thread.
+  std::atomic<SubmissionMode> mode_{SubmissionMode::interrupt};
   std::atomic<bool> has_files_{false};
-  std::atomic<bool> has_buffers_{false};
+  std::atomic<int64_t> bytes_offered_{0};
+  std::atomic<int64_t> bytes_registered_{0};
 };
 
 }  // namespace headrace::aio

@@ -14,21 +14,53 @@ namespace {
 
 struct RingSetup {
   unsigned flags = 0;
-  const char* name = "";
+  const char* name = nullptr;  ///< null: no more sets
 };
 
-/// Cheapest first. Flags missing in the headers are left out; a kernel that does not know a flag
-/// answers EINVAL. Polling modes are not here: SQPOLL burns a core, IOPOLL is refused by many
-/// devices, and neither was seen to help.
-constexpr auto kSetups = std::to_array<RingSetup>({
-#if defined(IORING_SETUP_SINGLE_ISSUER) && defined(IORING_SETUP_DEFER_TASKRUN)
-  {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "single issuer, deferred task work"},
+#if defined(IORING_SETUP_SINGLE_ISSUER)
+constexpr unsigned kSingleIssuer = IORING_SETUP_SINGLE_ISSUER;
+#else
+constexpr unsigned kSingleIssuer = 0;
+#endif
+#if defined(IORING_SETUP_DEFER_TASKRUN)
+constexpr unsigned kDeferTaskRun = kSingleIssuer | IORING_SETUP_DEFER_TASKRUN;
+#else
+constexpr unsigned kDeferTaskRun = 0;
 #endif
 #if defined(IORING_SETUP_COOP_TASKRUN)
-      {IORING_SETUP_COOP_TASKRUN, "cooperative task work"},
+constexpr unsigned kCooperate = IORING_SETUP_COOP_TASKRUN;
+#else
+constexpr unsigned kCooperate = 0;
 #endif
-      {0, "plain"},
-});
+
+/// The kernel thread of a ring with submission polling sleeps after so long without work; until
+/// then it keeps a core busy.
+constexpr unsigned kPollerIdleMs = 50;
+
+/// The flag sets of a mode, cheapest first. A kernel that does not know a flag answers EINVAL; a
+/// flag missing in the headers is 0, which makes its set the same as the plain one.
+std::array<RingSetup, 3> setups_of(SubmissionMode mode) {
+  switch (mode) {
+    case SubmissionMode::sq_poll:
+      return {{{IORING_SETUP_SQPOLL | kSingleIssuer, "submission polling, single issuer"},
+               {IORING_SETUP_SQPOLL, "submission polling"}}};
+    case SubmissionMode::io_poll:
+      return {{{IORING_SETUP_IOPOLL | kDeferTaskRun, "I/O polling, deferred task work"},
+               {IORING_SETUP_IOPOLL, "I/O polling"}}};
+    case SubmissionMode::interrupt:
+      break;
+  }
+  return {{{kDeferTaskRun, "single issuer, deferred task work"},
+           {kCooperate, "cooperative task work"},
+           {0, "plain"}}};
+}
+
+int open_ring(unsigned entries, unsigned flags, io_uring& ring) {
+  io_uring_params params{};
+  params.flags = flags | IORING_SETUP_R_DISABLED;
+  params.sq_thread_idle = kPollerIdleMs;
+  return io_uring_queue_init_params(entries, &ring, &params);
+}
 
 /// Sends one empty request through `ring` and waits for it.
 int try_ring(io_uring& ring) {
@@ -54,12 +86,13 @@ int try_ring(io_uring& ring) {
   }
   result = done->res;
   io_uring_cqe_seen(&ring, done);
-  return result;
+  // Older kernels refuse empty requests on a ring with I/O polling, which says nothing about reads.
+  return (ring.flags & IORING_SETUP_IOPOLL) != 0 ? 0 : result;
 }
 
 int try_setup(const RingSetup& setup) {
   io_uring ring{};
-  int result = io_uring_queue_init(4, &ring, setup.flags | IORING_SETUP_R_DISABLED);
+  int result = open_ring(4, setup.flags, ring);
   if (result < 0) {
     return result;
   }
@@ -70,13 +103,16 @@ int try_setup(const RingSetup& setup) {
 
 }  // namespace
 
-int open_best_ring(unsigned entries, io_uring& ring) {
+int open_best_ring(unsigned entries, SubmissionMode mode, io_uring& ring) {
   int refusal = 0;
   std::string refused;
-  for (const RingSetup& setup : kSetups) {
+  for (const RingSetup& setup : setups_of(mode)) {
+    if (setup.name == nullptr) {
+      break;
+    }
     int result = try_setup(setup);
     if (result >= 0) {
-      result = io_uring_queue_init(entries, &ring, setup.flags | IORING_SETUP_R_DISABLED);
+      result = open_ring(entries, setup.flags, ring);
     }
     if (result >= 0) {
       if (!refused.empty()) {
@@ -98,6 +134,18 @@ int enable_ring(io_uring& ring) {
   // The library's io_uring_enable_rings is missing from its shared object in version 2.3.
   return io_uring_register(static_cast<unsigned>(ring.ring_fd), IORING_REGISTER_ENABLE_RINGS,
                            nullptr, 0);
+}
+
+const char* name_of(SubmissionMode mode) {
+  switch (mode) {
+    case SubmissionMode::interrupt:
+      return "interrupt";
+    case SubmissionMode::sq_poll:
+      return "sq_poll";
+    case SubmissionMode::io_poll:
+      return "io_poll";
+  }
+  return "unknown";
 }
 
 int check_operations(io_uring& ring) {
