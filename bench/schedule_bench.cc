@@ -1,0 +1,233 @@
+// Training steps of models from 0.5 to 40 billion parameters, scheduled within plausible budgets by
+// every policy: bytes over each boundary and simulated time against the lower bound. Each policy
+// runs several steps in a row, and the last is reported with the residency that it found: the
+// steady state. Nothing is allocated or moved; rates and times of the hardware are options.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "engine/memory_plan.h"
+#include "model/presets.h"
+#include "scheduler/lower_bound.h"
+
+namespace headrace {
+namespace {
+
+struct Options {
+  double nvme_read = 6e9;
+  double nvme_write = 5e9;
+  double link = 25e9;
+  double flops = 150e12;      ///< sustained, of the device
+  double host_memory = 40e9;  ///< bytes per second of the CPU optimizer
+  int64_t sequence = 4096;
+  int steps = 4;
+  std::string only;
+  std::string json;
+};
+
+struct Setup {
+  std::string name;
+  model::ModelConfig config;
+  int64_t device_gib = 8;
+  int64_t host_gib = 32;
+  bool weights_on_nvme = true;
+  int64_t micro_batches = 1;
+};
+
+struct Row {
+  std::string policy;
+  scheduler::Schedule schedule;
+  scheduler::LowerBound bound;
+  double seconds = 0;
+  double compile_seconds = 0;
+};
+
+/// The shape of a published 40 B class model: Llama blocks of width 8192.
+model::ModelConfig forty_billion() {
+  model::ModelConfig config = model::preset_config("mistral-7b");
+  config.hidden_size = 8192;
+  config.intermediate_size = 24576;
+  config.layers = 52;
+  config.heads = 64;
+  return config;
+}
+
+std::vector<Setup> make_setups() {
+  const model::ModelConfig small = model::preset_config("qwen3-0.6b");
+  const model::ModelConfig middle = model::preset_config("mistral-7b");
+  const model::ModelConfig large = forty_billion();
+  std::vector<Setup> setups;
+  for (const int64_t micro_batches : {1, 4}) {
+    setups.push_back({"0.6B", small, 2, 6, true, micro_batches});
+    setups.push_back({"7B", middle, 8, 32, true, micro_batches});
+    setups.push_back({"7B, weights on host", middle, 8, 48, false, micro_batches});
+    setups.push_back({"7B", middle, 24, 64, true, micro_batches});
+    setups.push_back({"40B", large, 12, 64, true, micro_batches});
+    setups.push_back({"40B", large, 24, 128, true, micro_batches});
+    setups.push_back({"40B, weights on host", large, 24, 128, false, micro_batches});
+  }
+  return setups;
+}
+
+double elements_of(const model::ModuleSpec& module) {
+  return static_cast<double>(module.count.count());
+}
+
+/// 2 operations per weight and token forward, 6 backward with the block recomputed.
+engine::WorkEstimate estimate(const model::ModelConfig& config, const Options& options) {
+  const auto modules = model::module_specs(config);
+  const double token_seconds = static_cast<double>(options.sequence) / options.flops;
+  engine::WorkEstimate work;
+  work.block_forward = 2 * elements_of(modules[1]) * token_seconds;
+  work.block_backward = 3 * work.block_forward;
+  work.head = 6 * elements_of(modules.back()) * token_seconds;
+  work.cpu_bytes_per_second = options.host_memory;
+  return work;
+}
+
+engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
+  engine::MemoryRequest request;
+  request.device_memory = kGiB * setup.device_gib;
+  request.host_memory = kGiB * setup.host_gib;
+  request.has_nvme = true;
+  request.nvme_budget = kGiB * 10000;
+  request.nvme_path = "(none)";
+  request.offload_param = setup.weights_on_nvme ? Tier::nvme : Tier::host;
+  request.offload_optimizer = Tier::nvme;
+  request.host_activations = true;
+  request.micro_batches = setup.micro_batches;
+  const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
+  return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
+                                  estimate(setup.config, options), request);
+}
+
+Row run_policy(const scheduler::Policy& policy, scheduler::CompileInput input, int steps) {
+  Row row;
+  row.policy = policy.name();
+  for (int step = 0; step < steps; ++step) {
+    if (step > 0) {
+      input.initial = row.schedule.final;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    row.schedule = policy.compile(input);
+    row.compile_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  const auto violations = scheduler::check_schedule(input, row.schedule);
+  if (!violations.empty()) {
+    throw InputError(fmt::format("{} made an unsound schedule: {}", policy.name(), violations[0]));
+  }
+  row.bound = scheduler::lower_bound(input);
+  row.seconds = scheduler::simulate(input, row.schedule).seconds;
+  return row;
+}
+
+double gib(Bytes bytes) {
+  return static_cast<double>(bytes.count()) / static_cast<double>(kGiB.count());
+}
+
+double percent_above(double value, double bound) {
+  return bound > 0 ? 100 * (value / bound - 1) : 0;
+}
+
+void print(const Row& row) {
+  const scheduler::Schedule& s = row.schedule;
+  const scheduler::LowerBound& b = row.bound;
+  fmt::print(
+      "  {:<9} {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} | {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} | "
+      "{:>7.2f} {:>7.2f} {:>5.1f} | {:>6.0f}\n",
+      row.policy, gib(s.nvme_read), gib(s.nvme_write), gib(b.nvme),
+      percent_above(gib(s.nvme_read + s.nvme_write), gib(b.nvme)), gib(s.host_to_device),
+      gib(s.device_to_host), gib(b.link),
+      percent_above(gib(s.host_to_device + s.device_to_host), gib(b.link)), row.seconds,
+      b.seconds, percent_above(row.seconds, b.seconds), row.compile_seconds * 1e3);
+}
+
+nlohmann::json to_json(const Setup& setup, const Row& row) {
+  const scheduler::Schedule& s = row.schedule;
+  const scheduler::LowerBound& b = row.bound;
+  return {{"model", setup.name},
+          {"device_gib", setup.device_gib},
+          {"host_gib", setup.host_gib},
+          {"micro_batches", setup.micro_batches},
+          {"policy", row.policy},
+          {"nvme_read", s.nvme_read.count()},
+          {"nvme_write", s.nvme_write.count()},
+          {"host_to_device", s.host_to_device.count()},
+          {"device_to_host", s.device_to_host.count()},
+          {"bound_nvme_read", b.nvme_read.count()},
+          {"bound_nvme_write", b.nvme_write.count()},
+          {"bound_nvme", b.nvme.count()},
+          {"bound_link", b.link.count()},
+          {"seconds", row.seconds},
+          {"bound_seconds", b.seconds},
+          {"compile_seconds", row.compile_seconds}};
+}
+
+void run(const Options& options) {
+  scheduler::Rates rates;
+  rates.nvme_read = options.nvme_read;
+  rates.nvme_write = options.nvme_write;
+  rates.host_to_device = rates.device_to_host = options.link;
+  nlohmann::json results = nlohmann::json::array();
+  fmt::print("GiB and seconds of one step; gaps to the lower bound in percent; compile() in ms\n");
+  fmt::print("  {:<9} {:>7} {:>7} {:>7} {:>5} | {:>7} {:>7} {:>7} {:>5} | {:>7} {:>7} {:>5} | {:>6}\n",
+             "policy", "read", "write", "bound", "gap", "to dev", "to host", "bound", "gap", "step",
+             "bound", "gap", "ms");
+  for (const Setup& setup : make_setups()) {
+    const std::string title = fmt::format("{}, device {} GiB, host {} GiB, {} micro-batches",
+                                          setup.name, setup.device_gib, setup.host_gib,
+                                          setup.micro_batches);
+    if (title.find(options.only) == std::string::npos) {
+      continue;
+    }
+    const engine::MemoryPlan plan = plan_of(setup, options);
+    fmt::print("{}: {} operations\n", title, plan.training.trace.operations.size());
+    scheduler::CompileInput input;
+    input.trace = &plan.training.trace;
+    input.objects = &plan.layout.objects;
+    input.budgets = {plan.device_arena, plan.host_arena};
+    input.rates = rates;
+    input.initial = plan.homes;
+    for (const auto& policy : {scheduler::make_optimal_policy(), scheduler::make_lru_policy()}) {
+      const Row row = run_policy(*policy, input, options.steps);
+      print(row);
+      results.push_back(to_json(setup, row));
+    }
+  }
+  if (!options.json.empty()) {
+    std::ofstream(options.json) << results.dump(1) << "\n";
+  }
+}
+
+}  // namespace
+}  // namespace headrace
+
+int main(int argc, char** argv) {
+  headrace::Options options;
+  CLI::App app("Schedules of training steps against their lower bound");
+  app.add_option("--nvme-read", options.nvme_read, "bytes per second")->capture_default_str();
+  app.add_option("--nvme-write", options.nvme_write, "bytes per second")->capture_default_str();
+  app.add_option("--link", options.link, "bytes per second, each way")->capture_default_str();
+  app.add_option("--flops", options.flops, "sustained on the device")->capture_default_str();
+  app.add_option("--sequence", options.sequence, "tokens of a micro-batch")->capture_default_str();
+  app.add_option("--steps", options.steps, "steps in a row; the last is reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--only", options.only, "only the setups whose title holds this text");
+  app.add_option("--json", options.json, "write the results to this file as well");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    headrace::run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
