@@ -11,13 +11,6 @@ namespace {
 /// Work on the combined bound; beyond it the sum of the two directions is reported.
 constexpr int64_t kMostFlowSteps = 40'000'000;
 
-/// Between two operations that follow each other nothing has to leave.
-void add_gap(int64_t from, int64_t to, int64_t bytes, std::vector<StayInterval>& gaps) {
-  if (from + 1 < to) {
-    gaps.push_back({from + 1, to - 1, bytes, 1});
-  }
-}
-
 }  // namespace
 
 BoundaryBound::BoundaryBound(const CompileInput& input, const std::vector<ValueLife>& lives,
@@ -121,9 +114,8 @@ std::vector<int64_t> BoundaryBound::needs_above(const ValueLife& life, const Win
 }
 
 /// The stretches between needs in which the value stays above or has to come up again.
-std::vector<StayInterval> BoundaryBound::up_gaps(const ValueLife& life,
-                                                 const Window& window) const {
-  std::vector<StayInterval> gaps;
+std::vector<Stay> BoundaryBound::up_gaps(const ValueLife& life, const Window& window) const {
+  std::vector<Stay> gaps;
   if (!may_leave(life)) {
     return gaps;
   }
@@ -134,8 +126,9 @@ std::vector<StayInterval> BoundaryBound::up_gaps(const ValueLife& life,
     above = true;
   }
   for (const int64_t position : needs_above(life, window)) {
-    if (above) {
-      add_gap(from, position, size(life), gaps);
+    // Between two operations that follow each other nothing has to leave.
+    if (above && from + 1 < position) {
+      gaps.push_back({&life, from, position, {from + 1, position - 1, size(life), 1}});
     }
     above = true;
     from = position;
@@ -145,7 +138,7 @@ std::vector<StayInterval> BoundaryBound::up_gaps(const ValueLife& life,
 
 int64_t BoundaryBound::up_over(const Window& window) const {
   int64_t required = 0;
-  std::vector<StayInterval> gaps;
+  std::vector<StayInterval> intervals;
   for (const ValueLife& life : lives_) {
     if (life.born >= static_cast<int64_t>(window.end)) {
       continue;
@@ -157,46 +150,69 @@ int64_t BoundaryBound::up_over(const Window& window) const {
     if (known && must_move_up(life) && (in_time || at_end)) {
       required += size(life);
     }
-    const auto more = up_gaps(life, window);
-    gaps.insert(gaps.end(), more.begin(), more.end());
+    for (const Stay& stay : up_gaps(life, window)) {
+      intervals.push_back(stay.interval);
+    }
   }
-  return required + fewest_bytes_let_go(std::move(gaps), room_);
+  return required + fewest_bytes_let_go(std::move(intervals), room_);
+}
+
+bool BoundaryBound::may_avoid_moving_down(const ValueLife& life) const {
+  return !born_below(life) && !must_move_down(life);
+}
+
+std::vector<Stay> BoundaryBound::stays() const {
+  std::vector<Stay> all;
+  for (const ValueLife& life : lives_) {
+    std::vector<Stay> gaps = up_gaps(life, whole_window());
+    if (!gaps.empty() && may_avoid_moving_down(life)) {
+      // It moves down once at most; the longest gap stands for that.
+      std::max_element(gaps.begin(), gaps.end(), [](const Stay& a, const Stay& b) {
+        return a.to - a.from < b.to - b.from;
+      })->interval.cost = 2;
+    }
+    all.insert(all.end(), gaps.begin(), gaps.end());
+  }
+  return all;
+}
+
+int64_t BoundaryBound::down() const {
+  int64_t required = 0;
+  std::vector<StayInterval> intervals;
+  std::vector<int64_t> room = room_;
+  for (const ValueLife& life : lives_) {
+    if (must_move_down(life)) {
+      required += size(life);
+      continue;
+    }
+    const std::vector<int64_t> needs = needs_above(life, whole_window());
+    if (needs.empty() || !may_leave(life) || born_below(life) || life.born + 1 >= needs.back()) {
+      continue;
+    }
+    intervals.push_back({life.born + 1, needs.back() - 1, size(life), 1});
+    // Where an operation on the way uses it, its slot counts once.
+    for (size_t i = 0; i + 1 < needs.size(); ++i) {
+      room[static_cast<size_t>(needs[i])] +=
+          slot_bytes((*input_.objects)[index_of(life.object)], input_.budgets.alignment);
+    }
+  }
+  return required + fewest_bytes_let_go(std::move(intervals), room);
 }
 
 CrossingBound BoundaryBound::whole_trace() const {
-  const Window window{0, static_cast<uint32_t>(input_.trace->operations.size()) + 1};
-  CrossingBound bound;
-  std::vector<StayInterval> down;
-  std::vector<StayInterval> both;
-  std::vector<int64_t> room_down = room_;
   int64_t required = 0;
   for (const ValueLife& life : lives_) {
-    std::vector<StayInterval> gaps = up_gaps(life, window);
-    if (must_move_up(life)) {
-      required += size(life);
-    }
-    if (must_move_down(life)) {
-      required += size(life);
-      bound.down += size(life);
-    } else if (!born_below(life) && !gaps.empty()) {
-      // It can only leave by moving down, once; its longest gap stands for that.
-      const std::vector<int64_t> needs = needs_above(life, window);
-      add_gap(life.born, needs.back(), size(life), down);
-      // Where an operation on the way uses it, its slot counts once.
-      for (size_t i = 0; i + 1 < needs.size(); ++i) {
-        room_down[static_cast<size_t>(needs[i])] += slot_bytes(
-            (*input_.objects)[index_of(life.object)], input_.budgets.alignment);
-      }
-      std::max_element(gaps.begin(), gaps.end(), [](const auto& a, const auto& b) {
-        return a.last - a.first < b.last - b.first;
-      })->cost = 2;
-    }
-    both.insert(both.end(), gaps.begin(), gaps.end());
+    required += (must_move_up(life) ? size(life) : 0) + (must_move_down(life) ? size(life) : 0);
   }
-  const auto combined = least_cost_let_go(both, room_, kMostFlowSteps);
-  bound.up = up_over(window);
-  bound.down += fewest_bytes_let_go(std::move(down), room_down);
-  bound.both = std::max(bound.up + bound.down, required + combined.value_or(0));
+  std::vector<StayInterval> intervals;
+  for (const Stay& stay : stays()) {
+    intervals.push_back(stay.interval);
+  }
+  const auto combined = least_cost_let_go(intervals, room_, kMostFlowSteps);
+  CrossingBound bound;
+  bound.up = up_over(whole_window());
+  bound.down = down();
+  bound.both = std::max(bound.up + bound.down, required + (combined ? combined->cost : 0));
   return bound;
 }
 

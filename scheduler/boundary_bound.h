@@ -25,12 +25,25 @@ struct CrossingBound {
   int64_t both = 0;  ///< fewest bytes in the sum; at least up + down
 };
 
+/// A value that stays above the boundary from one operation to the next that needs it there, or
+/// comes up again.
+struct Stay {
+  const ValueLife* life = nullptr;
+  int64_t from = 0;  ///< position; -1: from the start of the trace
+  int64_t to = 0;
+  StayInterval interval;  ///< the positions between them, which are not empty
+};
+
 /// Relaxation of the rules for one boundary; docs/scheduler.md, "Lower bound".
 class BoundaryBound {
  public:
   BoundaryBound(const CompileInput& input, const std::vector<ValueLife>& lives, Boundary boundary);
 
   CrossingBound whole_trace() const;
+  /// All stretches, with the transfers that letting go costs: 1, or 2 where the value has to move
+  /// down first.
+  std::vector<Stay> stays() const;
+  const std::vector<int64_t>& room() const { return room_; }
   /// Fewest bytes upwards while only these operations run.
   int64_t up_over(const Window& window) const;
   /// Whether the value has to move up (down) at least once, in any schedule of the whole trace.
@@ -40,6 +53,10 @@ class BoundaryBound {
   const Need* first_need_above(const ValueLife& life) const;
 
  private:
+  int64_t down() const;
+  Window whole_window() const {
+    return {0, static_cast<uint32_t>(input_.trace->operations.size()) + 1};
+  }
   bool is_above(Tier tier) const {
     return boundary_ == Boundary::drive ? tier != Tier::nvme : tier == Tier::device;
   }
@@ -49,7 +66,8 @@ class BoundaryBound {
   bool may_sink(const ObjectFacts& facts) const;
   std::vector<int64_t> make_room() const;
   std::vector<int64_t> needs_above(const ValueLife& life, const Window& window) const;
-  std::vector<StayInterval> up_gaps(const ValueLife& life, const Window& window) const;
+  std::vector<Stay> up_gaps(const ValueLife& life, const Window& window) const;
+  bool may_avoid_moving_down(const ValueLife& life) const;
   bool may_leave(const ValueLife& life) const;
   int64_t size(const ValueLife& life) const {
     return (*input_.objects)[index_of(life.object)].size.count();

@@ -43,6 +43,9 @@ class CostFlow {
     return cost;
   }
 
+  /// Bytes on the arc that was added as number `index`.
+  int64_t flow_of(size_t index) const { return arcs_[2 * index + 1].capacity; }
+
  private:
   struct Arc {
     size_t to = 0;
@@ -200,9 +203,9 @@ int64_t fewest_bytes_let_go(std::vector<StayInterval> intervals,
 // What is let go has to cover the overflow at every position. As a flow: an interval is an arc over
 // its positions, the net flow across a position is its overflow, and arcs back by one position take
 // what is let go beyond that.
-std::optional<int64_t> least_cost_let_go(const std::vector<StayInterval>& intervals,
-                                         const std::vector<int64_t>& room, int64_t most_steps) {
-  std::vector<int64_t> over = overflow(intervals, room);
+std::optional<LetGo> least_cost_let_go(const std::vector<StayInterval>& intervals,
+                                       const std::vector<int64_t>& room, int64_t most_steps) {
+  const std::vector<int64_t> over = overflow(intervals, room);
   // Neighbouring positions between which no interval begins or ends are one.
   std::vector<size_t> node(room.size() + 1);
   std::vector<bool> is_border(room.size() + 1);
@@ -240,7 +243,16 @@ std::optional<int64_t> least_cost_let_go(const std::vector<StayInterval>& interv
       flow.add_arc(i, sink, before - here, 0);
     }
   }
-  return flow.run(source, sink, amount, most_steps);
+  const auto cost = flow.run(source, sink, amount, most_steps);
+  if (!cost) {
+    return std::nullopt;
+  }
+  LetGo result{*cost, {}};
+  result.bytes.reserve(intervals.size());
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    result.bytes.push_back(flow.flow_of(i));
+  }
+  return result;
 }
 
 }  // namespace headrace::scheduler

@@ -20,10 +20,16 @@ struct StayInterval {
 /// overflows, letting go what stays longest leaves the most room for the rest.
 int64_t fewest_bytes_let_go(std::vector<StayInterval> intervals, const std::vector<int64_t>& room);
 
+/// What to let go at least cost.
+struct LetGo {
+  int64_t cost = 0;
+  std::vector<int64_t> bytes;  ///< by interval
+};
+
 /// Least cost for intervals of any cost: a minimum-cost flow along the line of positions, so the
 /// optimum of the fractional problem is a whole number of bytes. Exact. Empty when the search
 /// exceeds `most_steps` arc visits.
-std::optional<int64_t> least_cost_let_go(const std::vector<StayInterval>& intervals,
-                                         const std::vector<int64_t>& room, int64_t most_steps);
+std::optional<LetGo> least_cost_let_go(const std::vector<StayInterval>& intervals,
+                                       const std::vector<int64_t>& room, int64_t most_steps);
 
 }  // namespace headrace::scheduler

@@ -310,6 +310,9 @@ std::vector<Residency> Memory::residents() const {
 
 CopyFacts Memory::describe(ObjectId object, Tier tier) const {
   CopyFacts result;
+  result.object = object;
+  result.tier = tier;
+  result.uses_over = next_use_.uses_over(object);
   result.next_use = next_use_.next_in(object, tier);
   result.position = position_;
   result.last_use = copy(object, tier).last_use;

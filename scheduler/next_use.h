@@ -26,6 +26,8 @@ class NextUse {
     const size_t at = slot(object);
     return tier == Tier::device ? next_on_device_[at] : next_on_host_[at];
   }
+  /// Uses of the object that are over.
+  uint32_t uses_over(ObjectId object) const { return cursor_[index_of(object)]; }
   /// The value held now is read later in this trace, or has to be at home when the trace ends.
   bool value_is_needed(ObjectId object) const;
   /// An operation of this trace still changes the object.

@@ -51,6 +51,12 @@ class OptimalPolicy final : public Policy {
       consider(FarthestUse(input, kWeights[i]));
     }
     consider(LeastRecentlyUsed());
+    const KeepPlan plan(input);
+    if (plan.is_complete()) {
+      for (const FarthestUseWeights& weights : kWeights) {
+        consider(PlannedUse(input, plan, weights));
+      }
+    }
     return std::move(best.schedule);
   }
 };

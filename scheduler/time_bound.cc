@@ -227,6 +227,9 @@ class TimeBound {
     find_starts();
     for (size_t b = stride / 2; b < barriers.size(); b += stride) {
       const uint32_t k = barriers[b];
+      if (k == 0) {
+        continue;  // nothing is before it: the whole trace
+      }
       for (const auto& [boundary, rate] : ways) {
         const auto after = static_cast<double>(boundary->up_over({k, end}));
         seconds = std::max(seconds, start_[k] + after / rate);

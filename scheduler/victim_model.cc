@@ -10,6 +10,8 @@ namespace {
 
 /// Part of its worth that a host copy keeps while a device copy is expected to serve its next use.
 constexpr double kShadowedWorth = 0.125;
+/// Part of its worth that a copy keeps that the plan lets go.
+constexpr double kLetGoWorth = 0.05;
 
 }  // namespace
 
@@ -68,6 +70,23 @@ StallModel FarthestUse::stall(const StallModel& estimate) const {
     stall.lateness = weights_.lateness * estimate.transfer_seconds / pace_.back();
   }
   return stall;
+}
+
+VictimScore PlannedUse::score(const CopyFacts& facts) const {
+  VictimScore score = farthest_use_.score(facts);
+  if (score.keep_slope == 0 && score.keep_base == 0) {
+    return score;
+  }
+  const double share = static_cast<double>(plan_.share(facts.object, facts.uses_over, facts.tier));
+  double worth = kLetGoWorth + (1 - kLetGoWorth) * share;
+  if (facts.tier == Tier::host && facts.in_host) {
+    // The device copy serves the next use where it stays.
+    worth *= 1 - (1 - kLetGoWorth) *
+                     static_cast<double>(plan_.share(facts.object, facts.uses_over, Tier::device));
+  }
+  score.keep_base *= worth;
+  score.keep_slope *= worth;
+  return score;
 }
 
 VictimScore LeastRecentlyUsed::score(const CopyFacts& facts) const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "scheduler/keep_plan.h"
 #include "scheduler/next_use.h"
 #include "scheduler/schedule.h"
 #include "scheduler/slots.h"
@@ -12,6 +13,9 @@ namespace headrace::scheduler {
 
 /// Facts about one evictable copy from which a policy makes its score. Seconds throughout.
 struct CopyFacts {
+  ObjectId object{};
+  Tier tier = Tier::device;
+  uint32_t uses_over = 0;               ///< uses of the object before now
   uint32_t next_use = NextUse::kNever;  ///< position, or kNever
   uint32_t position = 0;                ///< of the current operation
   int64_t last_use = 0;                 ///< grows with recency
@@ -57,6 +61,22 @@ class FarthestUse final : public VictimModel {
   std::vector<double> pace_;  ///< seconds before each operation; the last entry is the round
   std::vector<double> device_bytes_;  ///< bytes used on the device before each operation
   double device_capacity_ = 0;        ///< for floating copies
+};
+
+/// FarthestUse that follows a plan: what it lets go is worth little, what it keeps in full.
+class PlannedUse final : public VictimModel {
+ public:
+  PlannedUse(const CompileInput& input, const KeepPlan& plan, const FarthestUseWeights& weights)
+      : farthest_use_(input, weights), plan_(plan) {}
+  VictimScore score(const CopyFacts& facts) const override;
+  StallModel stall(const StallModel& estimate) const override {
+    return farthest_use_.stall(estimate);
+  }
+  double now(uint32_t position) const override { return farthest_use_.now(position); }
+
+ private:
+  FarthestUse farthest_use_;
+  const KeepPlan& plan_;
 };
 
 /// Least recently used: the window whose most recently used copy is the oldest.

@@ -1,0 +1,102 @@
+#include "scheduler/keep_plan.h"
+
+#include <algorithm>
+
+namespace headrace::scheduler {
+
+namespace {
+
+/// Work on each of the two relaxations; about a tenth of a second.
+constexpr int64_t kMostSteps = 20'000'000;
+
+Trace two_rounds(const Trace& trace) {
+  Trace result;
+  result.operations.reserve(2 * trace.operations.size());
+  for (int round = 0; round < 2; ++round) {
+    for (const Operation& operation : trace.operations) {
+      Operation& copy = result.operations.emplace_back();
+      copy.lane = operation.lane;
+      copy.uses = operation.uses;
+    }
+  }
+  return result;
+}
+
+/// What the first round leaves at home.
+void end_first_round(const CompileInput& input, int64_t operations,
+                     std::vector<ValueLife>& lives) {
+  for (size_t i = 0; i < lives.size(); ++i) {
+    ValueLife& life = lives[i];
+    const bool is_last = life.born < operations &&
+                         (i + 1 == lives.size() || lives[i + 1].object != life.object ||
+                          lives[i + 1].born >= operations);
+    const auto& home = (*input.objects)[index_of(life.object)].home;
+    if (is_last && home) {
+      life.goes_home = !life.in[static_cast<size_t>(*home)];
+    }
+  }
+}
+
+}  // namespace
+
+KeepPlan::KeepPlan(const CompileInput& input) : positions_(input.objects->size()) {
+  for (uint32_t i = 0; i < input.trace->operations.size(); ++i) {
+    for (const Use& use : input.trace->operations[i].uses) {
+      positions_[index_of(use.object)].push_back(i);
+    }
+  }
+  size_t count = 0;
+  for (const auto& positions : positions_) {
+    first_.push_back(static_cast<uint32_t>(count));
+    count += positions.size() + 1;
+  }
+  on_device_.assign(count, 1);
+  above_nvme_.assign(count, 1);
+  const Trace trace = two_rounds(*input.trace);
+  CompileInput doubled = input;
+  doubled.trace = &trace;
+  std::vector<ValueLife> lives = value_lives(doubled);
+  end_first_round(input, static_cast<int64_t>(input.trace->operations.size()), lives);
+  if (input.budgets.device.count() > 0) {
+    read_back(BoundaryBound(doubled, lives, Boundary::link), on_device_);
+  }
+  read_back(BoundaryBound(doubled, lives, Boundary::drive), above_nvme_);
+}
+
+void KeepPlan::read_back(const BoundaryBound& boundary, std::vector<float>& shares) {
+  const std::vector<Stay> stays = boundary.stays();
+  std::vector<StayInterval> intervals;
+  intervals.reserve(stays.size());
+  for (const Stay& stay : stays) {
+    intervals.push_back(stay.interval);
+  }
+  const auto let_go = least_cost_let_go(intervals, boundary.room(), kMostSteps);
+  if (!let_go) {
+    complete_ = false;
+    return;
+  }
+  for (size_t i = 0; i < stays.size(); ++i) {
+    const uint32_t object = index_of(stays[i].life->object);
+    const auto& positions = positions_[object];
+    const float share = 1 - static_cast<float>(let_go->bytes[i]) /
+                                static_cast<float>(std::max<int64_t>(1, intervals[i].bytes));
+    // Uses that are over while the copy stays: all up to the one it stays from, and more until the
+    // one that needs it.
+    const auto over = std::upper_bound(positions.begin(), positions.end(), stays[i].from,
+                                       [](int64_t from, uint32_t p) { return from < p; });
+    const auto until = std::lower_bound(positions.begin(), positions.end(), stays[i].to,
+                                        [](uint32_t p, int64_t to) { return p < to; });
+    if (stays[i].from >= 0 && over == positions.end() &&
+        stays[i].from > static_cast<int64_t>(positions.back())) {
+      continue;  // second round
+    }
+    for (auto uses = over; uses <= until; ++uses) {
+      shares[first_[object] + static_cast<size_t>(uses - positions.begin())] = share;
+      if (uses == positions.end()) {
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace headrace::scheduler
