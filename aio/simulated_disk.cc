@@ -25,6 +25,11 @@ void SimulatedDisk::release() {
   changed_.notify_all();
 }
 
+void SimulatedDisk::remove() {
+  const std::lock_guard lock(mutex_);
+  removed_ = true;
+}
+
 bool SimulatedDisk::is_held() const {
   const std::lock_guard lock(mutex_);
   return held_;
@@ -49,6 +54,9 @@ std::vector<PartRequest> SimulatedDisk::history() const {
 
 int SimulatedDisk::open(const std::string& path, bool create, bool direct) {
   const std::lock_guard lock(mutex_);
+  if (removed_) {
+    return -ENODEV;
+  }
   if (direct && options_.refuse_direct) {
     return -EINVAL;
   }
@@ -91,6 +99,9 @@ int SimulatedDisk::allocate(int handle, int64_t size) {
 
 int SimulatedDisk::set_size(int handle, int64_t size) {
   const std::lock_guard lock(mutex_);
+  if (removed_) {
+    return -ENODEV;
+  }
   File* file = find(handle);
   if (file == nullptr) {
     return -EBADF;
@@ -109,6 +120,9 @@ int SimulatedDisk::set_size(int handle, int64_t size) {
 
 int SimulatedDisk::sync(int handle) {
   const std::lock_guard lock(mutex_);
+  if (removed_) {
+    return -ENODEV;
+  }
   File* file = find(handle);
   if (file == nullptr) {
     return -EBADF;
@@ -158,6 +172,9 @@ SimulatedFault SimulatedDisk::draw_fault(const PartRequest& part) {
 int32_t SimulatedDisk::transfer(const PartRequest& part) {
   const std::lock_guard lock(mutex_);
   history_.push_back(part);
+  if (removed_) {
+    return -ENODEV;
+  }
   const auto handle = handles_.find(part.handle);
   if (handle == handles_.end()) {
     return -EBADF;

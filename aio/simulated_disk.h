@@ -50,6 +50,8 @@ class SimulatedDisk {
   /// Parts wait until release().
   void hold();
   void release();
+  /// The device is pulled out: from here on everything fails with ENODEV, but close().
+  void remove();
   /// Power loss: each block written since the last sync of its file may fall back to its old
   /// value. Close engines first.
   void crash();
@@ -96,6 +98,7 @@ class SimulatedDisk {
   std::condition_variable changed_;
   Random random_;
   bool held_ = false;
+  bool removed_ = false;
   std::map<std::string, std::shared_ptr<File>> files_;
   std::map<int, Handle> handles_;
   int next_handle_ = 0;

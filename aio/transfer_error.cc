@@ -24,6 +24,9 @@ std::string what_happened(const FailedTransfer& transfer) {
       return verb + " failed, the file system refused the transfer (offset, length or direct I/O)";
     case EBADF:
       return verb + " failed, the file was closed by someone else";
+    case ENODEV:
+    case ENXIO:
+      return verb + " failed, the device is gone: check the drive and its connection";
     case EFBIG:
       return "write failed, beyond the largest file size of the file system or the file size limit";
     case EAGAIN:

@@ -15,17 +15,10 @@ namespace {
 
 constexpr int64_t kBlock = 4096;
 
-size_t open_descriptors() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    ++count;
-  }
-  return count;
-}
-
 struct Setting {
   BackendKind backend;
   bool direct;
+  SubmissionMode submission = SubmissionMode::interrupt;
 };
 
 class Conformance : public ::testing::TestWithParam<Setting> {
@@ -43,6 +36,7 @@ class Conformance : public ::testing::TestWithParam<Setting> {
     options.block_size = Bytes(16 * kBlock);
     options.queue_depth = 16;
     options.threads = 4;
+    options.submission = GetParam().submission;
     return options;
   }
   static std::unique_ptr<IoEngine> make(const IoEngineOptions& options) {
@@ -71,6 +65,25 @@ TEST_P(Conformance, RandomPlansMatchReferenceArrays) {
       const IoStatistics statistics = engine->statistics();
       EXPECT_EQ(statistics.bytes_read + statistics.bytes_written, plan.bytes());
     }
+  }
+}
+
+TEST_P(Conformance, RandomSettingsMatchReferenceArrays) {
+  for (uint64_t seed = 100; seed < 103; ++seed) {
+    Random random(seed, 1);
+    auto chosen = options();
+    chosen.queue_depth = static_cast<int>(1 + random.below(100));
+    chosen.block_size = Bytes(static_cast<int64_t>(1 + random.below(200)) * kBlock);
+    chosen.threads = static_cast<int>(1 + random.below(6));
+    chosen.adaptive_depth = random.below(2) == 1;
+    const int files = static_cast<int>(1 + random.below(5));
+    SCOPED_TRACE(fmt::format("seed {} depth {} block {} files {} adaptive {}", seed,
+                             chosen.queue_depth, chosen.block_size, files, chosen.adaptive_depth));
+    const auto engine = make(chosen);
+    RandomPlan plan(*engine, folder_, files, unit(), seed);
+    plan.round();
+    plan.round();
+    EXPECT_GT(plan.compared(), 0);
   }
 }
 
@@ -345,20 +358,27 @@ TEST_P(Conformance, AllocateSetsTheLength) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
-  const std::string backend = info.param.backend == BackendKind::io_uring      ? "Uring"
-                              : info.param.backend == BackendKind::thread_pool ? "ThreadPool"
-                                                                               : "Simulated";
+  std::string backend = info.param.backend == BackendKind::io_uring      ? "Uring"
+                        : info.param.backend == BackendKind::thread_pool ? "ThreadPool"
+                                                                         : "Simulated";
+  backend += info.param.submission == SubmissionMode::sq_poll   ? "SqPoll"
+             : info.param.submission == SubmissionMode::io_poll ? "IoPoll"
+                                                                : "";
   return backend + (info.param.direct ? "Direct" : "Buffered");
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
-                         ::testing::Values(Setting{BackendKind::io_uring, true},
-                                           Setting{BackendKind::io_uring, false},
-                                           Setting{BackendKind::thread_pool, true},
-                                           Setting{BackendKind::thread_pool, false},
-                                           Setting{BackendKind::simulated, true},
-                                           Setting{BackendKind::simulated, false}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Backends, Conformance,
+    ::testing::Values(Setting{BackendKind::io_uring, true}, Setting{BackendKind::io_uring, false},
+                      Setting{BackendKind::io_uring, true, SubmissionMode::sq_poll},
+                      Setting{BackendKind::io_uring, false, SubmissionMode::sq_poll},
+                      Setting{BackendKind::io_uring, true, SubmissionMode::io_poll},
+                      Setting{BackendKind::io_uring, false, SubmissionMode::io_poll},
+                      Setting{BackendKind::thread_pool, true},
+                      Setting{BackendKind::thread_pool, false},
+                      Setting{BackendKind::simulated, true},
+                      Setting{BackendKind::simulated, false}),
+    name_of);
 
 }  // namespace
 }  // namespace headrace::aio

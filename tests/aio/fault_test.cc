@@ -246,6 +246,46 @@ TEST_F(FaultTest, DestructorWaitsForHeldParts) {
   }
 }
 
+TEST_F(FaultTest, RemovedDeviceFailsEverythingAndHangsNothing) {
+  make({.delay_us_max = 500, .reorder = true}, 16);
+  write(0, written_.span()).wait();
+  disk_->hold();
+  std::vector<Completion> flying;  // more than go out at once
+  for (int i = 0; i < 20; ++i) {
+    flying.push_back(i % 2 == 0 ? read(0, read_.span()) : write(0, written_.span()));
+  }
+  disk_->remove();
+  disk_->release();
+  flying.push_back(read(8 * kBlock, read_.span().first(kBlock)));
+  for (const Completion& completion : flying) {
+    const IoError error = error_of(completion);
+    EXPECT_EQ(error.where().error_number, ENODEV);
+    EXPECT_EQ(error.where().path, "disk");
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the device is gone"));
+    EXPECT_FALSE(error.is_retryable());
+  }
+  EXPECT_EQ(error_of(flying.back()).where().offset, 8 * kBlock);
+  EXPECT_THROW(engine_->sync(file_), IoError);
+  EXPECT_THROW(engine_->allocate(file_, Bytes(kBlock)), IoError);
+  EXPECT_THROW(engine_->open("other", true), IoError);
+  EXPECT_NO_THROW(engine_->close(file_));
+  engine_.reset();
+}
+
+TEST_F(FaultTest, EngineGoesDownOverARemovedDevice) {
+  make({.delay_us_max = 2000}, 4);
+  std::vector<Completion> flying;
+  for (int i = 0; i < 10; ++i) {
+    flying.push_back(write(0, written_.span()));
+  }
+  disk_->remove();
+  engine_.reset();
+  for (const Completion& completion : flying) {
+    EXPECT_TRUE(completion.is_done());
+  }
+  EXPECT_EQ(error_of(flying.back()).where().error_number, ENODEV);
+}
+
 TEST_F(FaultTest, CrashLosesOnlyWhatWasNotSynced) {
   make({});
   fill_random(written_.span(), 8);

@@ -131,6 +131,26 @@ TEST(PartScheduler, NeitherSideStarves) {
   }
 }
 
+TEST(PartScheduler, DepthMayChangeWhilePartsFly) {
+  Scheduler tested(64);
+  tested.add(IoOperation::read, IoClass::demand, 10000);
+  EXPECT_FALSE(tested.scheduler().is_waiting(IoOperation::write));
+  tested.scheduler().set_depth(16);
+  EXPECT_EQ(tested.send(), 16U);
+  EXPECT_TRUE(tested.scheduler().is_waiting(IoOperation::read));
+  tested.scheduler().set_depth(40);
+  EXPECT_EQ(tested.send(), 24U);
+  tested.scheduler().set_depth(4);
+  for (int left = 39; left >= 4; --left) {
+    tested.end_one(IoOperation::read);
+    EXPECT_EQ(tested.send(), 0U) << left;
+  }
+  tested.end_one(IoOperation::read);
+  EXPECT_EQ(tested.send(), 1U);
+  EXPECT_THROW(tested.scheduler().set_depth(65), InternalError);
+  EXPECT_THROW(tested.scheduler().set_depth(0), InternalError);
+}
+
 TEST(PartScheduler, FailAllEndsEveryRequestOnce) {
   Scheduler tested(4);
   tested.add(IoOperation::read, IoClass::demand, 10);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -96,6 +97,25 @@ inline IoError error_of(const Completion& completion) {
   }
   ADD_FAILURE() << "the request ended well";
   return IoError("none", {});
+}
+
+inline size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+/// What the kernel says it has pinned of this process, as with registered buffers (VmPin).
+inline Bytes pinned_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmPin:", 0) == 0) {
+      return kKiB * std::stoll(line.substr(6));
+    }
+  }
+  throw InternalError("no VmPin in /proc/self/status");
 }
 
 /// Why io_uring cannot be used here; empty when it can.
