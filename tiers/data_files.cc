@@ -61,9 +61,46 @@ bool DataFiles::grow_for(Bytes length, Bytes at_most) {
   const Bytes room = std::min(at_most, options_.file_size_max - file.size);
   const Bytes wanted = std::max(needed, std::min(options_.growth_step, room));
   const Bytes grown = allocate(file.id, file.size, needed, wanted);
-  file.free.give_back(file.size.count(), grown);
+  const Bytes spare = options_.prewrite ? grown - needed : Bytes(0);
+  file.free.give_back(file.size.count(), grown - spare);
   file.size += grown;
+  hold_back(file, spare);
   return true;
+}
+
+/// The last `length` bytes of the file.
+void DataFiles::hold_back(File& file, Bytes length) {
+  if (file.held_begin < file.held_end) {  // of the growth before
+    file.free.give_back(file.held_begin, Bytes(file.held_end - file.held_begin));
+  }
+  file.held_begin = (file.size - length).count();
+  file.held_end = file.size.count();
+}
+
+std::optional<DataFiles::Piece> DataFiles::begin_piece() {
+  for (uint32_t n = 0; n < files_.size(); ++n) {
+    File& file = files_[n];
+    if (file.held_begin < file.held_end) {
+      const Bytes length = std::min(kPieceMax, Bytes(file.held_end - file.held_begin));
+      const Piece piece{{n, file.held_begin}, length};
+      file.held_begin += length.count();
+      return piece;
+    }
+  }
+  return std::nullopt;
+}
+
+void DataFiles::end_piece(const Piece& piece) {
+  give_back(piece.place, piece.length);
+}
+
+bool DataFiles::claim_unwritten() {
+  bool any = false;
+  for (File& file : files_) {
+    any = any || file.held_begin < file.held_end;
+    hold_back(file, Bytes(0));
+  }
+  return any;
 }
 
 Bytes DataFiles::allocate(aio::FileId file, Bytes old_size, Bytes needed, Bytes wanted) {

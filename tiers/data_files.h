@@ -15,17 +15,30 @@ namespace headrace::tiers {
 /// The data files data-0, data-1, ... of one run directory and the free space in them. Creates,
 /// grows (preallocated) and closes them; removes them in the destructor unless keep() was called.
 /// Not thread-safe: the extent allocator's lock guards it. Lengths are multiples of 4096.
+///
+/// Preallocated space is slower to write the first time (the file system notes for every transfer
+/// that it holds data now). With `prewrite`, what growth gives beyond the space asked for is first
+/// held back and handed out in pieces to be filled with zeros, and becomes free piece by piece. It
+/// is a hint: claim_unwritten() frees what is left at once.
 class DataFiles {
  public:
   struct Options {
     std::string directory;
     Bytes growth_step;
     Bytes file_size_max{int64_t{1} << 40};  ///< the next file is begun beyond it
+    bool prewrite = false;
   };
   struct Place {
     uint32_t file = 0;  ///< n of data-n
     int64_t offset = 0;
   };
+
+  /// A range that nobody uses, to be written once.
+  struct Piece {
+    Place place;
+    Bytes length;
+  };
+  static constexpr Bytes kPieceMax{int64_t{2} << 20};
 
   DataFiles(Options options, std::shared_ptr<aio::IoEngine> io);
   DataFiles(const DataFiles&) = delete;
@@ -39,6 +52,12 @@ class DataFiles {
   /// (ENOSPC) when the disk is full; nothing has changed then.
   bool grow_for(Bytes length, Bytes at_most);
 
+  /// The next piece to write; nullopt: none. It becomes free with end_piece().
+  std::optional<Piece> begin_piece();
+  void end_piece(const Piece& piece);
+  /// Frees the space held back that no piece covers; whether there was any.
+  bool claim_unwritten();
+
   Bytes allocated() const;
   aio::FileId id(uint32_t file) const { return files_.at(file).id; }
   std::string path(uint32_t file) const;
@@ -49,7 +68,10 @@ class DataFiles {
     aio::FileId id{};
     Bytes size;
     FreeSpaceMap free;
+    int64_t held_begin = 0;  ///< [held_begin, held_end) is held back for pieces
+    int64_t held_end = 0;
   };
+  void hold_back(File& file, Bytes length);
   /// Grows to `wanted` more bytes, or to `needed` if the disk has no room for that.
   Bytes allocate(aio::FileId file, Bytes old_size, Bytes needed, Bytes wanted);
   void open_next();

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace headrace::tiers {
 
@@ -14,6 +15,8 @@ namespace {
 constexpr Bytes kSpreadMin{int64_t{1} << 20};
 /// A value is cut in about this many extents per path, which bounds the error of the shares.
 constexpr int64_t kExtentsPerPath = 4;
+/// Pieces of new space written at once; values cannot use their space for so long.
+constexpr int kPiecesInFlight = 8;
 
 Bytes space_of(Bytes length) {
   return align_up(length, kExtentAlignment);
@@ -30,25 +33,51 @@ ExtentAllocator::ExtentAllocator(const Options& options, const std::shared_ptr<a
     DataFiles::Options files;
     files.directory = options.directories[i];
     files.growth_step = align_up(step, kExtentAlignment);
+    files.prewrite = options.prewrite;
     Path& path = paths_.emplace_back();
     path.files = std::make_unique<DataFiles>(files, io);
     path.weight = options.weights.at(i);
   }
+  prewriting_ = options.prewrite;
+  if (prewriting_) {
+    // Not registered with the engine, which may outlive it.
+    zeros_.emplace(DataFiles::kPieceMax, false);
+  }
+}
+
+ExtentAllocator::~ExtentAllocator() {
+  {
+    const std::lock_guard lock(mutex_);
+    prewriting_ = false;
+  }
+  in_flight_.wait_for_none();
 }
 
 std::vector<Extent> ExtentAllocator::allocate(const std::string& name, Bytes size) {
-  const std::lock_guard lock(mutex_);
-  std::vector<Extent> extents;
-  try {
-    const Bytes piece = extent_length(size);
-    for (Bytes left = size; left > Bytes(0); left -= std::min(left, piece)) {
-      place(name, std::min(left, piece), extents);
-    }
-  } catch (...) {
-    release_locked(extents);
-    throw;
-  }
+  std::vector<Extent> extents = allocate_extents(name, size);
+  prewrite_pieces();
   return extents;
+}
+
+std::vector<Extent> ExtentAllocator::allocate_extents(const std::string& name, Bytes size) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    std::vector<Extent> extents;
+    try {
+      const Bytes piece = extent_length(size);
+      for (Bytes left = size; left > Bytes(0); left -= std::min(left, piece)) {
+        place(name, std::min(left, piece), extents);
+      }
+      return extents;
+    } catch (...) {
+      release_locked(extents);
+      if (pieces_in_flight_ == 0) {
+        throw;
+      }
+    }
+    // Space that is being written once may be what is missing.
+    pieces_ended_.wait(lock, [&] { return pieces_in_flight_ == 0; });
+  }
 }
 
 void ExtentAllocator::release(const std::vector<Extent>& extents) {
@@ -119,6 +148,9 @@ bool ExtentAllocator::place_on(size_t path, Bytes length, bool may_grow,
   Path& target = paths_[path];
   const Bytes space = space_of(length);
   auto place = target.files->take(space);
+  if (!place && target.files->claim_unwritten()) {
+    place = target.files->take(space);
+  }
   if (!place && may_grow && target.files->grow_for(space, disk_budget_ - allocated())) {
     place = target.files->take(space);
     HR_CHECK(place.has_value(), "no {} bytes after growth", space);
@@ -156,6 +188,55 @@ void ExtentAllocator::sync_written() {
     const std::lock_guard lock(mutex_);
     written_.merge(open);
     throw;
+  }
+}
+
+std::optional<ExtentAllocator::PathPiece> ExtentAllocator::begin_piece() {
+  const std::lock_guard lock(mutex_);
+  if (!prewriting_ || pieces_in_flight_ == kPiecesInFlight) {
+    return std::nullopt;
+  }
+  for (size_t path = 0; path < paths_.size(); ++path) {
+    if (const auto piece = paths_[path].files->begin_piece()) {
+      ++pieces_in_flight_;
+      return PathPiece{path, paths_[path].files->id(piece->place.file), *piece};
+    }
+  }
+  return std::nullopt;
+}
+
+void ExtentAllocator::end_piece(const PathPiece& piece, const std::exception_ptr& error) {
+  const std::lock_guard lock(mutex_);
+  --pieces_in_flight_;
+  pieces_ended_.notify_all();
+  paths_[piece.path].files->end_piece(piece.piece);
+  if (error) {  // whoever writes there next is told
+    prewriting_ = false;
+    log_debug("space is not written ahead of its use any more: a transfer failed");
+  }
+}
+
+/// Starts pieces until enough are in flight; each that ends starts the next. Called without the
+/// lock, because a completion may end at once.
+void ExtentAllocator::prewrite_pieces() {
+  while (const auto piece = begin_piece()) {
+    in_flight_.begin();
+    Completion written = Completion::done();
+    try {
+      written = io_->submit({.operation = aio::IoOperation::write,
+                             .io_class = aio::IoClass::write_back,
+                             .file = piece->id,
+                             .offset = piece->piece.place.offset,
+                             .data = zeros_->data(),
+                             .length = piece->piece.length});
+    } catch (...) {
+      written = Completion::failed(std::current_exception());
+    }
+    written.on_done([this, piece = *piece](const std::exception_ptr& error) {
+      end_piece(piece, error);
+      prewrite_pieces();
+      in_flight_.end();
+    });
   }
 }
 

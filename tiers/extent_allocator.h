@@ -1,8 +1,10 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,6 +13,8 @@
 #include "aio/io.h"
 #include "base/units.h"
 #include "tiers/data_files.h"
+#include "tiers/host_memory.h"
+#include "tiers/in_flight.h"
 
 namespace headrace::tiers {
 
@@ -39,11 +43,16 @@ class ExtentAllocator {
     std::vector<double> weights;           ///< same length, all positive
     Bytes disk_budget;
     Bytes growth_step;
+    bool prewrite = false;  ///< new space is written once, in the background, ahead of its use
   };
   ExtentAllocator(const Options& options, const std::shared_ptr<aio::IoEngine>& io);
+  ExtentAllocator(const ExtentAllocator&) = delete;
+  ExtentAllocator& operator=(const ExtentAllocator&) = delete;
+  ~ExtentAllocator();
 
-  /// Space for a value of `size` bytes. CapacityError (disk budget) or IoError (disk full); then
-  /// nothing has been taken. `name` is for messages.
+  /// Space for a value of `size` bytes; not to be called by a callback of the engine with
+  /// `prewrite`, because it may wait for transfers. CapacityError (disk budget) or IoError (disk
+  /// full); then nothing has been taken. `name` is for messages.
   std::vector<Extent> allocate(const std::string& name, Bytes size);
   void release(const std::vector<Extent>& extents);
 
@@ -64,6 +73,7 @@ class ExtentAllocator {
     double weight = 1;
     double assigned = 0;  ///< bytes placed here so far, divided by the weight
   };
+  std::vector<Extent> allocate_extents(const std::string& name, Bytes size);
   Bytes allocated() const;
   Bytes extent_length(Bytes size) const;
   void place(const std::string& name, Bytes length, std::vector<Extent>& extents);
@@ -71,11 +81,26 @@ class ExtentAllocator {
   std::vector<size_t> by_next_share(Bytes length) const;
   void release_locked(const std::vector<Extent>& extents);
 
+  struct PathPiece {
+    size_t path = 0;
+    aio::FileId id{};
+    DataFiles::Piece piece;
+  };
+  std::optional<PathPiece> begin_piece();
+  void end_piece(const PathPiece& piece, const std::exception_ptr& error);
+  void prewrite_pieces();
+
   mutable std::mutex mutex_;
   Bytes disk_budget_;
   std::shared_ptr<aio::IoEngine> io_;
   std::vector<Path> paths_;
   std::set<std::pair<uint32_t, uint32_t>> written_;  // (path, file)
+
+  std::optional<HostMemory> zeros_;  ///< with prewrite; all pieces are written from it
+  int pieces_in_flight_ = 0;
+  std::condition_variable pieces_ended_;
+  bool prewriting_ = false;
+  InFlight in_flight_;
 };
 
 }  // namespace headrace::tiers

@@ -106,7 +106,8 @@ Store::Store(const ExtentStoreOptions& options, std::shared_ptr<aio::IoEngine> i
   std::vector<double> weights = options.weights;
   weights.resize(options.paths.size(), 1.0);
   allocator_ = std::make_unique<ExtentAllocator>(
-      ExtentAllocator::Options{directories(), weights, options.disk_budget, options.growth_step},
+      ExtentAllocator::Options{directories(), weights, options.disk_budget, options.growth_step,
+                               options.prewrite},
       io_);
   catalog_ = std::make_unique<Catalog>(directories_.front()->path() + "/catalog",
                                        CatalogStore{run_id, directories(), weights});

@@ -23,6 +23,9 @@ struct ExtentStoreOptions {
   std::vector<double> weights;
   Bytes disk_budget;           ///< over all paths; CapacityError beyond it
   Bytes growth_step{1 << 28};  ///< data files grow (preallocated) by this
+  /// New space is written once, in the background, ahead of its use: the first write to space that
+  /// is only preallocated is slower.
+  bool prewrite = false;
   bool verify_reads = true;
   bool keep_on_close = false;  ///< false: the run directories are removed in the destructor
 };

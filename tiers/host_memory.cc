@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <memory>
 #include <system_error>
 
@@ -35,6 +36,23 @@ void check_available(Bytes size) {
   }
 }
 
+constexpr Bytes kHugePage{int64_t{2} << 20};
+/// Asks for pages of 2 MiB whatever the system's default is (log2 of the size, MAP_HUGE_SHIFT).
+constexpr int kHugePageFlag = 21 << 26;
+
+/// Whether the kernel gives transparent huge pages to those who ask.
+bool are_transparent_pages_on() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string text;
+  return std::getline(file, text) && text.find("[never]") == std::string::npos;
+}
+
+void trim(std::byte* begin, size_t size) {
+  if (size > 0 && ::munmap(begin, size) != 0) {
+    log_debug("unmapping {} spare bytes: {}", size, errno_text(errno));
+  }
+}
+
 struct BitmapFree {
   void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
 };
@@ -43,40 +61,106 @@ struct BitmapFree {
 
 HostMemory::HostMemory(Bytes size, bool pin_pages, std::optional<int> numa_node) : size_(size) {
   HR_CHECK(size >= Bytes(0), "host memory of {} bytes", size);
-  check_available(size);
-  void* const mapped = ::mmap(nullptr, mapped_size(), PROT_READ | PROT_WRITE,
+  if (!map_explicit(numa_node)) {
+    check_available(size);
+    map_transparent(numa_node);
+  }
+  log_message_once(
+      LogLevel::debug, std::string("huge pages ") + huge_pages(),
+      fmt::format("host memory of {} on huge pages: {}", format_bytes(size), huge_pages()));
+  if (pin_pages) {
+    pin();
+  }
+}
+
+HostMemory::~HostMemory() {
+  unmap();
+}
+
+void HostMemory::unmap() {
+  if (data_ != nullptr && ::munmap(data_, mapped_size_) != 0) {  // unlocks too
+    log_warning("unmapping the host memory: {}", errno_text(errno));
+  }
+  data_ = nullptr;
+}
+
+const char* HostMemory::huge_pages() const {
+  switch (huge_pages_) {
+    case HugePages::explicit_pages:
+      return "explicit";
+    case HugePages::transparent:
+      return "transparent";
+    case HugePages::none:
+      break;
+  }
+  return "none";
+}
+
+/// Maps pages of 2 MiB that the system has set aside; false, with nothing mapped, where there are
+/// not enough. They are taken at once: a page that is missing on a node would otherwise end the
+/// process with SIGBUS when it is first touched.
+bool HostMemory::map_explicit(std::optional<int> numa_node) {
+#ifdef MADV_POPULATE_WRITE
+  if (size_ < kHugePage) {
+    return false;
+  }
+  const auto size = static_cast<size_t>(align_up(size_, kHugePage).count());
+  void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | kHugePageFlag, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return false;
+  }
+  data_ = static_cast<std::byte*>(mapped);
+  mapped_size_ = size;
+  try {
+    bind(numa_node);
+  } catch (...) {
+    unmap();
+    throw;
+  }
+  if (::madvise(data_, mapped_size_, MADV_POPULATE_WRITE) != 0) {
+    log_debug("explicit huge pages for {} cannot be taken: {}", format_bytes(size_),
+              errno_text(errno));
+    unmap();
+    return false;
+  }
+  huge_pages_ = HugePages::explicit_pages;
+  return true;
+#else
+  return false;
+#endif
+}
+
+void HostMemory::map_transparent(std::optional<int> numa_node) {
+  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  const Bytes alignment = size_ < kHugePage ? Bytes(page) : kHugePage;
+  mapped_size_ = static_cast<size_t>(align_up(std::max(size_.count(), int64_t{1}), page));
+  // Room to cut the mapping so that it begins at a huge page.
+  const size_t extra = static_cast<size_t>(alignment.count() - page);
+  void* const mapped = ::mmap(nullptr, mapped_size_ + extra, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
     throw CapacityError(
         fmt::format("host memory of {} cannot be mapped: {}; lower the host memory "
                     "budget or raise the limit (ulimit -v, vm.max_map_count)",
-                    format_bytes(size), errno_text(errno)));
+                    format_bytes(size_), errno_text(errno)));
   }
-  data_ = static_cast<std::byte*>(mapped);
+  auto* const begin = static_cast<std::byte*>(mapped);
+  const auto address = static_cast<int64_t>(reinterpret_cast<intptr_t>(begin));
+  const auto before = static_cast<size_t>(align_up(address, alignment.count()) - address);
+  data_ = begin + before;
+  trim(begin, before);
+  trim(data_ + mapped_size_, extra - before);
+  // A hint; kernels without transparent huge pages refuse it.
+  const bool advised = ::madvise(data_, mapped_size_, MADV_HUGEPAGE) == 0;
+  huge_pages_ = advised && size_ >= kHugePage && are_transparent_pages_on() ? HugePages::transparent
+                                                                            : HugePages::none;
   try {
-    // A hint; kernels without transparent huge pages refuse it.
-    if (::madvise(data_, mapped_size(), MADV_HUGEPAGE) != 0) {
-      log_debug("no huge pages for the host memory: {}", errno_text(errno));
-    }
     bind(numa_node);
-    if (pin_pages) {
-      pin();
-    }
   } catch (...) {
-    ::munmap(data_, mapped_size());
+    unmap();
     throw;
   }
-}
-
-HostMemory::~HostMemory() {
-  if (::munmap(data_, mapped_size()) != 0) {  // unlocks too
-    log_warning("unmapping the host memory: {}", errno_text(errno));
-  }
-}
-
-size_t HostMemory::mapped_size() const {
-  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
-  return static_cast<size_t>(align_up(std::max(size_.count(), int64_t{1}), page));
 }
 
 void HostMemory::bind(std::optional<int> numa_node) {

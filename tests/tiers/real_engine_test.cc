@@ -13,7 +13,7 @@
 namespace headrace::tiers {
 namespace {
 
-class RealEngineTest : public ::testing::TestWithParam<std::tuple<aio::BackendKind, bool>> {
+class RealEngineTest : public ::testing::TestWithParam<std::tuple<aio::BackendKind, bool, bool>> {
  protected:
   RealEngineTest() {
     aio::IoEngineOptions options;
@@ -33,6 +33,7 @@ TEST_P(RealEngineTest, KeepsValuesThroughRewritesAndCommits) {
   options.paths = {folder_ / "a", folder_ / "b"};
   options.disk_budget = Bytes(256 << 20);
   options.growth_step = Bytes(8 << 20);
+  options.prewrite = std::get<2>(GetParam());
   const auto store = ExtentStore::create(options, io_);
   const auto source = memory_.bytes().first(16 << 20);
   const auto target = memory_.bytes().subspan(16 << 20);
@@ -59,7 +60,7 @@ TEST_P(RealEngineTest, KeepsValuesThroughRewritesAndCommits) {
 INSTANTIATE_TEST_SUITE_P(Backends, RealEngineTest,
                          ::testing::Combine(::testing::Values(aio::BackendKind::io_uring,
                                                               aio::BackendKind::thread_pool),
-                                            ::testing::Bool()));
+                                            ::testing::Bool(), ::testing::Bool()));
 
 }  // namespace
 }  // namespace headrace::tiers
