@@ -1,117 +1,195 @@
-// Sequential transfers of whole objects through the I/O engine. Prints one line per run:
-// operation, object size, GB/s (10^9 bytes), CPU seconds per GB. Compare with fio on the same file,
-// in the same run, on huge-page buffers.
+// Our I/O engine against fio, on the same file, on huge-page buffers, in alternated passes: GB/s
+// (10^9 bytes) and CPU seconds per GB. Each side runs with the best block and depth of its own
+// sweep.
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
-#include <deque>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
-#include "aio/io.h"
 #include "base/error.h"
-#include "base/units.h"
+#include "bench/io_comparison.h"
 
+namespace headrace::bench {
 namespace {
-
-using headrace::Bytes;
-using headrace::Completion;
-namespace aio = headrace::aio;
 
 struct Options {
   std::string path;
   std::string size = "4GiB";
-  std::string object = "1MiB";
+  std::string sweep_size = "2GiB";
+  std::vector<std::string> objects = {"1MiB", "1GiB"};
+  std::string mode = "all";
+  std::string submission = "interrupt";
+  std::string json;
+  int rounds = 5;
+  bool single = false;
   std::string block = "1MiB";
-  std::string backend = "io_uring";
   int depth = 256;
-  bool write = false;
+  std::string backend = "io_uring";
+  bool adaptive = false;
 };
 
-double cpu_seconds() {
-  rusage usage{};
-  if (::getrusage(RUSAGE_SELF, &usage) != 0) {
-    throw headrace::InternalError("getrusage failed");
+/// A new file, written once in full so that no pass pays for a first use; removed at the end.
+class BenchFile {
+ public:
+  BenchFile(std::string path, Bytes size) : path_(std::move(path)) {
+    const int descriptor = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (descriptor < 0) {
+      throw IoError("cannot make the file (one that exists is not touched)",
+                    {.path = path_, .error_number = errno});
+    }
+    ::close(descriptor);
+    try {
+      fill(size);
+    } catch (...) {
+      remove();
+      throw;
+    }
   }
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  BenchFile(const BenchFile&) = delete;
+  BenchFile& operator=(const BenchFile&) = delete;
+  ~BenchFile() { remove(); }
+
+ private:
+  void fill(Bytes size) const {
+    const auto engine = aio::IoEngine::create({});
+    const tiers::HostMemory memory(kMiB * 64, false);
+    const aio::FileId file = engine->open(path_, false);
+    engine->allocate(file, size);
+    for (int64_t at = 0; at < size.count(); at += memory.size().count()) {
+      check_stopped();
+      engine
+          ->submit({.operation = aio::IoOperation::write,
+                    .io_class = aio::IoClass::write_back,
+                    .file = file,
+                    .offset = at,
+                    .data = memory.data(),
+                    .length = std::min(memory.size(), size - Bytes(at))})
+          .wait();
+    }
+    engine->sync(file);
+  }
+  void remove() {
+    if (::unlink(path_.c_str()) != 0) {
+      fmt::print(stderr, "io_bench: {} is not removed\n", path_);
+    }
+  }
+
+  std::string path_;
+};
+
+aio::SubmissionMode submission_of(const std::string& name) {
+  return name == "sq_poll"   ? aio::SubmissionMode::sq_poll
+         : name == "io_poll" ? aio::SubmissionMode::io_poll
+                             : aio::SubmissionMode::interrupt;
 }
 
-/// Memory on huge pages, for as many objects as are in flight.
-std::span<std::byte> huge_memory(Bytes size) {
-  void* const mapped = ::mmap(nullptr, static_cast<size_t>(size.count()), PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    throw headrace::CapacityError(fmt::format("cannot get {}", format_bytes(size)));
+std::vector<IoMode> modes_of(const std::string& name) {
+  std::vector<IoMode> modes;
+  for (const IoMode mode : {IoMode::read, IoMode::write, IoMode::mixed}) {
+    if (name == "all" || name == name_of(mode)) {
+      modes.push_back(mode);
+    }
   }
-  static_cast<void>(::madvise(mapped, static_cast<size_t>(size.count()), MADV_HUGEPAGE));
-  return {static_cast<std::byte*>(mapped), static_cast<size_t>(size.count())};
+  return modes;
+}
+
+void run_single(const Options& options, const IoJob& base, OurRunner& runner) {
+  IoJob job = base;
+  job.kind = options.backend;
+  job.block = parse_bytes(options.block, "--block");
+  job.depth = options.depth;
+  for (int round = 0; round < options.rounds; ++round) {
+    const IoResult result = runner.run(job);
+    fmt::print("{} {} objects: {:.3f} GB/s, {:.4f} CPU s per GB ({}; {} huge pages)\n",
+               name_of(job.mode), format_bytes(job.object), result.gb_per_second,
+               result.cpu_seconds_per_gb, runner.description(), runner.huge_pages());
+  }
 }
 
 void run(const Options& options) {
-  const Bytes size = headrace::parse_bytes(options.size, "--size");
-  const Bytes object = headrace::parse_bytes(options.object, "--object");
-  const Bytes block = headrace::parse_bytes(options.block, "--block");
-  aio::IoEngineOptions engine_options;
-  engine_options.backend =
-      options.backend == "threads" ? aio::BackendKind::thread_pool : aio::BackendKind::io_uring;
-  engine_options.block_size = block;
-  engine_options.queue_depth = options.depth;
-  const auto engine = aio::IoEngine::create(engine_options);
-  // A quarter more than the depth: the queue stays full while ended objects are replaced.
-  const int64_t window = std::max<int64_t>(2, block * (options.depth + options.depth / 4) / object);
-  // Two large objects share their memory: the values do not matter here.
-  const int64_t slots = object > headrace::kMiB * 64 ? 1 : window;
-  const std::span<std::byte> memory = huge_memory(object * slots);
-  engine->register_memory(memory);
-  const aio::FileId file = engine->open(options.path, true);
-
-  const double cpu_before = cpu_seconds();
-  const auto begin = std::chrono::steady_clock::now();
-  std::deque<Completion> flying;
-  for (int64_t i = 0; i < size / object; ++i) {
-    if (static_cast<int64_t>(flying.size()) == window) {
-      flying.front().wait();
-      flying.pop_front();
+  install_stop_signals();
+  const Bytes size = parse_bytes(options.size, "--size");
+  ComparisonOptions comparison;
+  comparison.path = options.path;
+  comparison.size = size;
+  comparison.sweep_size = std::min(size, parse_bytes(options.sweep_size, "--sweep-size"));
+  comparison.rounds = options.rounds;
+  std::vector<Bytes> objects;
+  for (const std::string& object : options.objects) {
+    objects.push_back(parse_bytes(object, "--object"));
+    if (objects.back() * 2 > size) {
+      throw UsageError(fmt::format("--size must be at least two objects of {}", object));
     }
-    flying.push_back(engine->submit(
-        {.operation = options.write ? aio::IoOperation::write : aio::IoOperation::read,
-         .io_class = options.write ? aio::IoClass::write_back : aio::IoClass::demand,
-         .file = file,
-         .offset = i * object.count(),
-         .data = memory.data() + i % slots * object.count(),
-         .length = object}));
   }
-  for (const Completion& completion : flying) {
-    completion.wait();
+  const BenchFile file(options.path, size);
+  nlohmann::json report = nlohmann::json::array();
+  for (const Bytes object : objects) {
+    const Bytes in_flight =
+        options.single ? parse_bytes(options.block, "--block") * options.depth : kMiB * 256;
+    OurRunner runner(submission_of(options.submission), options.adaptive,
+                     OurRunner::memory_for(object, in_flight));
+    for (const IoMode mode : modes_of(options.mode)) {
+      if (options.single) {
+        IoJob job;
+        job.path = options.path;
+        job.mode = mode;
+        job.size = size;
+        job.object = object;
+        run_single(options, job, runner);
+        continue;
+      }
+      const Comparison result = compare(comparison, mode, object, runner);
+      fmt::print("{}\n", text_of(result));
+      std::fflush(stdout);
+      report.push_back(json_of(result));
+    }
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const double gigabytes = static_cast<double>((object * (size / object)).count()) / 1e9;
-  fmt::print("{} {} objects: {:.3f} GB/s, {:.3f} CPU s per GB ({})\n",
-             options.write ? "write" : "read", format_bytes(object), gigabytes / seconds,
-             (cpu_seconds() - cpu_before) / gigabytes, engine->description());
+  if (!options.json.empty()) {
+    std::ofstream out(options.json);
+    out << report.dump(2) << '\n';
+    if (!out.flush()) {
+      throw IoError("cannot write the report", {.path = options.json});
+    }
+  }
 }
 
 }  // namespace
+}  // namespace headrace::bench
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Sequential object transfers through the I/O engine");
-  app.add_option("path", options.path, "file; a write run makes it")->required();
-  app.add_option("--size", options.size, "bytes to transfer");
-  app.add_option("--object", options.object, "bytes per request");
-  app.add_option("--block", options.block, "bytes per part");
-  app.add_option("--depth", options.depth, "parts in flight");
-  app.add_option("--backend", options.backend, "io_uring or threads");
-  app.add_flag("--write", options.write, "write instead of read");
+  headrace::bench::Options options;
+  CLI::App app("Our I/O engine against fio, in alternated passes over one file");
+  app.add_option("path", options.path, "file to make; one that exists is refused")->required();
+  app.add_option("--size", options.size, "bytes per pass")->capture_default_str();
+  app.add_option("--sweep-size", options.sweep_size, "bytes per pass while looking for settings")
+      ->capture_default_str();
+  app.add_option("--object", options.objects, "bytes per request, one or more")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--mode", options.mode)
+      ->check(CLI::IsMember({"read", "write", "mixed", "all"}))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--submission", options.submission, "of ours")
+      ->check(CLI::IsMember({"interrupt", "sq_poll", "io_poll"}))
+      ->capture_default_str();
+  app.add_option("--json", options.json, "file for the report");
+  app.add_flag("--single", options.single, "ours alone, with --block and --depth");
+  app.add_option("--block", options.block, "bytes per part")->capture_default_str();
+  app.add_option("--depth", options.depth, "parts in flight")->capture_default_str();
+  app.add_flag("--adaptive", options.adaptive, "ours looks for the depth while it runs");
+  app.add_option("--backend", options.backend)
+      ->check(CLI::IsMember({"io_uring", "threads"}))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
-    run(options);
+    headrace::bench::run(options);
   } catch (const headrace::Error& error) {
     fmt::print(stderr, "io_bench: {}\n", error.what());
     return headrace::exit_code(error.kind());
