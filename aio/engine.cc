@@ -271,7 +271,8 @@ Completion Engine::submit(const IoRequest& request) {
   pending->file = file;
   ++file->uses;
   posted_.push_back(std::move(pending));
-  if (std::exchange(is_waiting_, false)) {
+  if (is_waiting_ && can_send_[static_cast<size_t>(request.operation)]) {
+    is_waiting_ = false;
     backend_->wake();
   }
   return completion;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -90,6 +91,9 @@ class Engine final : public IoEngine {
   std::vector<std::shared_ptr<PendingRequest>> posted_;
   std::vector<std::function<void()>> calls_;
   bool is_waiting_ = false;  ///< the thread may be in reap(): wake it
+  /// By operation: whether a new request could go out at once. Where not, the end of a part in
+  /// flight, which is what it waits for, wakes the thread anyway.
+  std::array<bool, 2> can_send_{true, true};
   bool stopping_ = false;
   std::exception_ptr broken_;  ///< set when the backend is lost
   IoStatistics statistics_;

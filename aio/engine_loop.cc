@@ -46,6 +46,7 @@ bool Engine::take_posted() {
     taken_.swap(posted_);
     calls.swap(calls_);
     is_waiting_ = true;
+    can_send_ = {true, true};  // until submit_parts() has seen what was taken
     stopping = stopping_;
   }
   for (const std::function<void()>& call : calls) {
@@ -83,9 +84,10 @@ void Engine::submit_parts() {
   const std::span<const PartRequest> parts = scheduler_.next_parts();
   if (!parts.empty()) {
     backend_->submit(parts);
-    const std::lock_guard lock(mutex_);
-    note_busy();
   }
+  const std::lock_guard lock(mutex_);
+  can_send_ = {scheduler_.may_go(IoOperation::read), scheduler_.may_go(IoOperation::write)};
+  note_busy();
 }
 
 void Engine::reap_parts() {

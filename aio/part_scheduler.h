@@ -61,6 +61,8 @@ class PartScheduler {
   bool is_wanted(IoOperation operation) const;
   /// Whether parts of this operation wait for a place in the queue.
   bool is_waiting(IoOperation operation) const;
+  /// Whether a new part of this operation could go out; if not, some are in flight.
+  bool may_go(IoOperation operation) const;
   int in_flight(IoOperation operation) const;
   int64_t bytes_done(IoOperation operation) const;
 
@@ -78,7 +80,6 @@ class PartScheduler {
 
   Queue& queue(IoOperation operation, IoClass io_class);
   int limit(IoOperation operation) const;
-  bool may_go(IoOperation operation) const;
   void cut(Queue& from);
   PartRequest part_request(uint32_t token) const;
   bool go_on(Part& part, const PartCompletion& completion);
