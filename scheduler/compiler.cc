@@ -15,9 +15,11 @@ namespace {
 /// is pinned, so that the way through the host is open; then its host uses.
 class Compiler {
  public:
-  Compiler(const CompileInput& input, const Footprint& footprint, const VictimModel& model)
+  Compiler(const CompileInput& input, const Footprint& footprint, const VictimModel& model,
+           const std::vector<OperationGuide>* guides)
       : input_(input),
         footprint_(footprint),
+        guides_(guides),
         next_use_(*input.trace, *input.objects),
         plan_(input),
         memory_(input, footprint, model, next_use_, plan_) {}
@@ -27,6 +29,8 @@ class Compiler {
       step(i);
     }
     memory_.finish();
+    prefetch(input_.trace->operations.size(), Tier::device);
+    prefetch(input_.trace->operations.size(), Tier::host);
     Schedule schedule = plan_.finish();
     schedule.initial = input_.initial;
     schedule.final = memory_.residents();
@@ -45,8 +49,11 @@ class Compiler {
         }
       }
     }
+    // The device is served while nothing in the host is pinned: see Memory.
     serve(index, Tier::device);
+    prefetch(index, Tier::device);
     serve(index, Tier::host);
+    prefetch(index, Tier::host);
     for (const Use& use : operation.uses) {
       if (writes(use.access)) {
         memory_.drop_others(use.object, use.tier);
@@ -57,8 +64,22 @@ class Compiler {
       memory_.unpin(use.object, use.tier);
       memory_.after_use(use);
     }
+    if (guides_ != nullptr) {
+      for (const ObjectId object : (*guides_)[index].release) {
+        memory_.release(object);
+      }
+    }
     for (const ObjectId object : footprint_.anchored_until[index]) {
       memory_.give_anchor(object);
+    }
+  }
+
+  void prefetch(size_t index, Tier tier) {
+    if (guides_ == nullptr || (*guides_)[index].prefetch_tier != tier) {
+      return;
+    }
+    for (const ObjectId object : (*guides_)[index].prefetch) {
+      memory_.prefetch(object, tier, (*guides_)[index].live);
     }
   }
 
@@ -137,6 +158,7 @@ class Compiler {
 
   const CompileInput& input_;
   const Footprint& footprint_;
+  const std::vector<OperationGuide>* guides_;
   NextUse next_use_;
   PlanBuilder plan_;
   Memory memory_;
@@ -144,14 +166,15 @@ class Compiler {
 
 }  // namespace
 
-Schedule compile_with(const CompileInput& input, const VictimModel& model) {
+Schedule compile_with(const CompileInput& input, const VictimModel& model,
+                      const std::vector<OperationGuide>* guides) {
   HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
   check_trace(*input.trace, *input.objects, input.budgets.alignment);
   const Footprint footprint = measure_footprint(
       *input.trace, *input.objects, input.budgets.alignment, input.budgets.device.count() > 0);
   check_capacity(input, footprint);
   check_initial(input, footprint);
-  return Compiler(input, footprint, model).run();
+  return Compiler(input, footprint, model, guides).run();
 }
 
 }  // namespace headrace::scheduler

@@ -4,7 +4,18 @@
 
 namespace headrace::scheduler {
 
+/// What a policy moves around one operation beside what the operation needs.
+struct OperationGuide {
+  /// Come to their tier while the operation runs, unless that would displace one of `live`.
+  std::vector<ObjectId> prefetch;
+  Tier prefetch_tier = Tier::device;
+  std::vector<ObjectId> live;     ///< sorted
+  std::vector<ObjectId> release;  ///< their copies above the home go when the operation has ended
+};
+
 /// Checks the input, walks the trace and makes the schedule; the model chooses the victims.
-Schedule compile_with(const CompileInput& input, const VictimModel& model);
+/// `guides`: by operation, one more for the end of the trace; null for none.
+Schedule compile_with(const CompileInput& input, const VictimModel& model,
+                      const std::vector<OperationGuide>* guides = nullptr);
 
 }  // namespace headrace::scheduler

@@ -30,7 +30,7 @@ void Memory::load_initial() {
       copy(ObjectId{o}, *home).valid = true;
     }
   }
-  int64_t rank = 0;  // the list is ordered by last use
+  int64_t rank = 1;  // the list is ordered by last use
   for (const Residency& residency : input_.initial) {
     if (residency.tier == Tier::nvme) {
       continue;
@@ -109,14 +109,19 @@ StallModel Memory::arrival(ObjectId object, Tier tier) const {
   return model;
 }
 
-bool Memory::try_allocate(ObjectId object, Tier tier) {
+std::optional<int64_t> Memory::find_window(ObjectId object, Tier tier) const {
   WindowQuery query;
   query.size = size(object);
   query.now = model_.now(position_);
   query.flush_lane_free =
       plan_.lane_free(tier == Tier::device ? Lane::device_to_host : Lane::nvme_write);
   query.stall = model_.stall(arrival(object, tier));
-  const auto offset = slots(tier).find_window(query);
+  query.free_is_ready = model_.free_is_ready();
+  return slots(tier).find_window(query);
+}
+
+bool Memory::try_allocate(ObjectId object, Tier tier) {
+  const auto offset = find_window(object, tier);
   if (!offset) {
     return false;
   }
@@ -205,6 +210,36 @@ void Memory::bring(ObjectId object, Tier tier) {
   deadline_ = std::max(deadline_, plan_.idle_from(object, tier));
 }
 
+void Memory::prefetch(ObjectId object, Tier tier, const std::vector<ObjectId>& live) {
+  if (is_valid(object, tier) || !next_use_.value_is_needed(object)) {
+    return;
+  }
+  if (!has_slot(object, tier)) {
+    const auto offset = find_window(object, tier);
+    if (!offset) {
+      return;
+    }
+    const std::vector<int32_t> victims = slots(tier).objects_in(*offset, *offset + size(object));
+    if (std::any_of(victims.begin(), victims.end(), [&](int32_t victim) {
+          return std::binary_search(live.begin(), live.end(),
+                                    ObjectId{static_cast<uint32_t>(victim)});
+        })) {
+      return;
+    }
+    allocate_at(object, tier, *offset);
+  }
+  bring(object, tier);
+}
+
+void Memory::release(ObjectId object) {
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    if (has_slot(object, tier) && anchor_of(facts(object)) != tier &&
+        !is_only_copy(object, tier)) {
+      evict(object, tier);
+    }
+  }
+}
+
 void Memory::prepare_write(ObjectId object, Tier tier) {
   if (!is_valid(object, tier) && !has_home_in(facts(object), tier)) {
     plan_.place(object, tier, copy(object, tier).slot);
@@ -249,7 +284,8 @@ void Memory::after_use(const Use& use) {
 
 void Memory::return_home(ObjectId object) {
   const auto& home = facts(object).home;
-  if (!home || is_valid(object, *home) || next_use_.will_be_written(object)) {
+  if (!home || is_valid(object, *home) || next_use_.will_be_written(object) ||
+      !next_use_.outlives_trace(object)) {
     return;
   }
   if (*home == Tier::host) {
@@ -334,7 +370,8 @@ CopyFacts Memory::describe(ObjectId object, Tier tier) const {
       result.flush_seconds = seconds(object, Tier::host, below);
     }
   }
-  result.flush_is_due = object_facts.home && !next_use_.will_be_written(object);
+  result.flush_is_due =
+      next_use_.outlives_trace(object) && !next_use_.will_be_written(object);
   return result;
 }
 

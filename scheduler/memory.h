@@ -41,6 +41,11 @@ class Memory {
   void evict(ObjectId object, Tier tier);
   /// Makes the copy in a tier, which has a slot, hold the current value.
   void bring(ObjectId object, Tier tier);
+  /// Brings the current value to a tier ahead of its use, if a slot is there that displaces none of
+  /// `live` (sorted). For the device, nothing in the host may be pinned.
+  void prefetch(ObjectId object, Tier tier, const std::vector<ObjectId>& live);
+  /// Ends the copies above the home, as far as they are not the only ones.
+  void release(ObjectId object);
   /// Prepares a slot for a value that the operation writes.
   void prepare_write(ObjectId object, Tier tier);
   /// Takes and gives back the anchored slot of an object that lives inside the trace.
@@ -70,17 +75,19 @@ class Memory {
     return copies_[index_of(object)][static_cast<size_t>(tier)];
   }
   const ObjectFacts& facts(ObjectId object) const { return (*input_.objects)[index_of(object)]; }
+  const SlotMap& slots(Tier tier) const { return slots_[static_cast<size_t>(tier)]; }
   SlotMap& slots(Tier tier) { return slots_[static_cast<size_t>(tier)]; }
 
   void load_initial();
-  /// Order of use: everything that was resident at first comes before the first operation.
-  int64_t now() const { return static_cast<int64_t>(input_.initial.size()) + position_; }
+  /// Order of use, from 1: everything that was resident at first comes before the first operation.
+  int64_t now() const { return 1 + static_cast<int64_t>(input_.initial.size()) + position_; }
   bool is_only_copy(ObjectId object, Tier tier) const;
   void transfer(ObjectId object, Tier from, Tier to);
   void move_away(ObjectId object, Tier tier);
   void drop(ObjectId object, Tier tier);
   void return_home(ObjectId object);
   void force_home(ObjectId object);
+  std::optional<int64_t> find_window(ObjectId object, Tier tier) const;
   double seconds(ObjectId object, Tier from, Tier to) const;
   StallModel arrival(ObjectId object, Tier tier) const;
   CopyFacts describe(ObjectId object, Tier tier) const;

@@ -34,6 +34,12 @@ class NextUse {
   bool will_be_written(ObjectId object) const {
     return cursor_[index_of(object)] < writes_end_[index_of(object)];
   }
+  /// The value that the object has after the trace counts: it has a home and is not discarded.
+  bool outlives_trace(ObjectId object) const {
+    const uint32_t end = first_[index_of(object) + 1];
+    return persistent_[index_of(object)] != 0 &&
+           (end == first_[index_of(object)] || !visits_[end - 1].discard_after);
+  }
   /// No operation of this trace uses the object any more.
   bool is_over(ObjectId object) const {
     return first_[index_of(object)] + cursor_[index_of(object)] == first_[index_of(object) + 1];

@@ -1,6 +1,7 @@
 #include <array>
 
 #include "scheduler/compiler.h"
+#include "scheduler/liveness.h"
 #include "scheduler/victim_model.h"
 
 namespace headrace::scheduler {
@@ -14,7 +15,7 @@ constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3,
 constexpr size_t kMaxOperationsToCompare = 2000;
 /// Worth of a second less on the drive in seconds of the step: it wears the drive less, and what
 /// was kept for it may serve the next round as well.
-constexpr double kDriveSecondWorth = 0.05;
+constexpr double kDriveSecondWorth = 0.15;
 
 struct Candidate {
   Schedule schedule;
@@ -61,6 +62,21 @@ class OptimalPolicy final : public Policy {
   }
 };
 
+class LivenessPolicy final : public Policy {
+ public:
+  LivenessPolicy(const LivenessLimits& limits, std::vector<Elements> parameters)
+      : limits_(limits), parameters_(std::move(parameters)) {}
+  std::string_view name() const override { return "liveness"; }
+  Schedule compile(const CompileInput& input) const override {
+    const LivenessPlan plan = plan_liveness(input, parameters_, limits_);
+    return compile_with(input, LeastRecentlyUsed(), &plan.operations);
+  }
+
+ private:
+  LivenessLimits limits_;
+  std::vector<Elements> parameters_;
+};
+
 class LruPolicy final : public Policy {
  public:
   std::string_view name() const override { return "lru"; }
@@ -73,6 +89,10 @@ class LruPolicy final : public Policy {
 
 std::unique_ptr<Policy> make_optimal_policy() {
   return std::make_unique<OptimalPolicy>();
+}
+std::unique_ptr<Policy> make_liveness_policy(const LivenessLimits& limits,
+                                             std::vector<Elements> parameters) {
+  return std::make_unique<LivenessPolicy>(limits, std::move(parameters));
 }
 std::unique_ptr<Policy> make_lru_policy() {
   return std::make_unique<LruPolicy>();

@@ -23,7 +23,9 @@ std::optional<int64_t> SlotMap::find_window(const WindowQuery& query) const {
     for (size_t s = last + 1; s-- > 0 && segments_[s].pins == 0;) {
       const Segment& segment = segments_[s];
       keep += segment.score.keep(query.now);
-      ready = std::max(ready, segment.score.ready(query.flush_lane_free));
+      if (segment.object != kFree || !query.free_is_ready) {
+        ready = std::max(ready, segment.score.ready(query.flush_lane_free));
+      }
       const double cost = keep + query.stall.stall(ready);
       if (cost >= best) {
         break;

@@ -41,6 +41,7 @@ struct WindowQuery {
   double now = 0;              ///< position in the trace, the argument of VictimScore::keep
   double flush_lane_free = 0;  ///< when the lane that moves victims away is free
   StallModel stall;
+  bool free_is_ready = false;  ///< the times of free segments do not count
 };
 
 /// Address map of one simulated arena: a sequence of segments, each free or the slot of an object.

@@ -56,6 +56,9 @@ struct Operation {
   /// Starts only when every earlier in_order operation of its lane has started; for operations that
   /// share what is no object: a lane's scratch memory, an output file.
   bool in_order = false;
+  /// The first operation of a pass through the network (a micro-batch): the liveness policy, which
+  /// plans pass by pass, starts over.
+  bool starts_pass = false;
 };
 
 /// A known sequence of operations. Their effect is that of running them one after another.

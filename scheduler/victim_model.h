@@ -33,6 +33,8 @@ class VictimModel {
   virtual VictimScore score(const CopyFacts& facts) const = 0;
   /// The stall as this policy sees it.
   virtual StallModel stall(const StallModel& estimate) const = 0;
+  /// Whether free bytes are preferred whenever they come free: for scores that are no times.
+  virtual bool free_is_ready() const { return false; }
   /// The trace position in the units of the scores.
   virtual double now(uint32_t position) const = 0;
 };
@@ -85,6 +87,7 @@ class LeastRecentlyUsed final : public VictimModel {
   VictimScore score(const CopyFacts& facts) const override;
   /// With these zeros the stall of a window is the last use of its latest copy.
   StallModel stall(const StallModel& /*estimate*/) const override { return {}; }
+  bool free_is_ready() const override { return true; }
   double now(uint32_t /*position*/) const override { return 0; }
 };
 
