@@ -44,6 +44,7 @@ struct Row {
   std::string policy;
   scheduler::Schedule schedule;
   scheduler::LowerBound bound;
+  scheduler::LowerBound no_parking;
   double seconds = 0;
   double compile_seconds = 0;
 };
@@ -124,6 +125,7 @@ Row run_policy(const scheduler::Policy& policy, scheduler::CompileInput input, i
     throw InputError(fmt::format("{} made an unsound schedule: {}", policy.name(), violations[0]));
   }
   row.bound = scheduler::lower_bound(input);
+  row.no_parking = scheduler::lower_bound(input, scheduler::Parking::never);
   row.seconds = scheduler::simulate(input, row.schedule).seconds;
   return row;
 }
@@ -140,10 +142,12 @@ void print(const Row& row) {
   const scheduler::Schedule& s = row.schedule;
   const scheduler::LowerBound& b = row.bound;
   fmt::print(
-      "  {:<9} {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} | {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} | "
+      "  {:<9} {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} {:>5.1f} | {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} | "
       "{:>7.2f} {:>7.2f} {:>5.1f} | {:>6.0f}\n",
       row.policy, gib(s.nvme_read), gib(s.nvme_write), gib(b.nvme),
-      percent_above(gib(s.nvme_read + s.nvme_write), gib(b.nvme)), gib(s.host_to_device),
+      percent_above(gib(s.nvme_read + s.nvme_write), gib(b.nvme)),
+      percent_above(gib(s.nvme_read + s.nvme_write), gib(row.no_parking.nvme)),
+      gib(s.host_to_device),
       gib(s.device_to_host), gib(b.link),
       percent_above(gib(s.host_to_device + s.device_to_host), gib(b.link)), row.seconds,
       b.seconds, percent_above(row.seconds, b.seconds), row.compile_seconds * 1e3);

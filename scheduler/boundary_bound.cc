@@ -17,6 +17,27 @@ BoundaryBound::BoundaryBound(const CompileInput& input, const std::vector<ValueL
                              Boundary boundary)
     : input_(input), lives_(lives), boundary_(boundary), room_(make_room()) {}
 
+void BoundaryBound::confine_to_host() {
+  confined_.assign(input_.objects->size(), true);
+  for (const Operation& operation : input_.trace->operations) {
+    for (const Use& use : operation.uses) {
+      if (use.tier == Tier::device) {
+        confined_[index_of(use.object)] = false;
+      }
+    }
+  }
+  // What lies on the device at the start, or belongs there, may use it.
+  for (size_t o = 0; o < confined_.size(); ++o) {
+    confined_[o] = confined_[o] && (*input_.objects)[o].home != Tier::device;
+  }
+  for (const Residency& residency : input_.initial) {
+    if (residency.tier == Tier::device) {
+      confined_[index_of(residency.object)] = false;
+    }
+  }
+  room_ = make_room();
+}
+
 bool BoundaryBound::born_above(const ValueLife& life) const {
   return life.in[0] || (boundary_ == Boundary::drive && life.in[1]);
 }
@@ -37,12 +58,14 @@ bool BoundaryBound::may_sink(const ObjectFacts& facts) const {
 // the second copy of an object that is in device and host.
 std::vector<int64_t> BoundaryBound::make_room() const {
   const Budgets& budgets = input_.budgets;
-  int64_t free = budgets.device.count();
+  const bool only_host = !confined_.empty();
+  int64_t free = only_host ? 0 : budgets.device.count();
   if (boundary_ == Boundary::drive) {
     free = detail::checked_add(free, budgets.host.count());
   }
+  const auto counts = [&](Tier tier) { return is_above(tier) && !(only_host && tier == Tier::device); };
   for (const ObjectFacts& facts : *input_.objects) {
-    if (has_slot_for_good(facts)) {
+    if (facts.home && counts(*facts.home)) {
       free -= slot_bytes(facts, budgets.alignment);
     }
   }
@@ -50,14 +73,14 @@ std::vector<int64_t> BoundaryBound::make_room() const {
   for (size_t i = 0; i < room.size(); ++i) {
     for (const Use& use : input_.trace->operations[i].uses) {
       const ObjectFacts& facts = (*input_.objects)[index_of(use.object)];
-      if (is_above(use.tier) && facts.home != use.tier) {
+      if (counts(use.tier) && facts.home != use.tier) {
         room[i] -= slot_bytes(facts, budgets.alignment);
       }
     }
   }
   for (const ValueLife& life : lives_) {
     const ObjectFacts& facts = (*input_.objects)[index_of(life.object)];
-    if (may_sink(facts) || has_slot_for_good(facts)) {
+    if (may_sink(facts) || has_slot_for_good(facts) || !counts_object(life.object)) {
       continue;
     }
     int64_t from = life.born;
@@ -100,7 +123,7 @@ bool BoundaryBound::must_move_down(const ValueLife& life) const {
 
 bool BoundaryBound::may_leave(const ValueLife& life) const {
   const ObjectFacts& facts = (*input_.objects)[index_of(life.object)];
-  return may_sink(facts) && !has_slot_for_good(facts);
+  return may_sink(facts) && !has_slot_for_good(facts) && counts_object(life.object);
 }
 
 std::vector<int64_t> BoundaryBound::needs_above(const ValueLife& life, const Window& window) const {

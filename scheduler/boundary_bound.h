@@ -39,6 +39,10 @@ class BoundaryBound {
  public:
   BoundaryBound(const CompileInput& input, const std::vector<ValueLife>& lives, Boundary boundary);
 
+  /// From now on, for the drive: what no operation uses on the device has only the host to stay in,
+  /// and everything else may stay for nothing.
+  void confine_to_host();
+
   CrossingBound whole_trace() const;
   /// All stretches, with the transfers that letting go costs: 1, or 2 where the value has to move
   /// down first.
@@ -60,6 +64,9 @@ class BoundaryBound {
   bool is_above(Tier tier) const {
     return boundary_ == Boundary::drive ? tier != Tier::nvme : tier == Tier::device;
   }
+  bool counts_object(ObjectId object) const {
+    return confined_.empty() || confined_[index_of(object)];
+  }
   bool born_above(const ValueLife& life) const;
   bool born_below(const ValueLife& life) const;
   bool has_slot_for_good(const ObjectFacts& facts) const;
@@ -76,6 +83,7 @@ class BoundaryBound {
   const CompileInput& input_;
   const std::vector<ValueLife>& lives_;
   Boundary boundary_;
+  std::vector<bool> confined_;  ///< by object, when only some count: they do
   std::vector<int64_t> room_;  ///< by operation: bytes beside its own objects and what cannot sink
 };
 

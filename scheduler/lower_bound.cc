@@ -1,5 +1,7 @@
 #include "scheduler/lower_bound.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "scheduler/boundary_bound.h"
 #include "scheduler/input_check.h"
@@ -7,7 +9,7 @@
 
 namespace headrace::scheduler {
 
-LowerBound lower_bound(const CompileInput& input) {
+LowerBound lower_bound(const CompileInput& input, Parking parking) {
   HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
   check_trace(*input.trace, *input.objects, input.budgets.alignment);
   const Footprint footprint = measure_footprint(
@@ -16,9 +18,16 @@ LowerBound lower_bound(const CompileInput& input) {
   check_initial(input, footprint);
   const std::vector<ValueLife> lives = value_lives(input);
   const BoundaryBound link(input, lives, Boundary::link);
-  const BoundaryBound drive(input, lives, Boundary::drive);
+  BoundaryBound drive(input, lives, Boundary::drive);
   const CrossingBound over_link = link.whole_trace();
-  const CrossingBound over_drive = drive.whole_trace();
+  CrossingBound over_drive = drive.whole_trace();
+  if (parking == Parking::never) {
+    drive.confine_to_host();
+    const CrossingBound confined = drive.whole_trace();
+    over_drive.up = std::max(over_drive.up, confined.up);
+    over_drive.down = std::max(over_drive.down, confined.down);
+    over_drive.both = std::max({over_drive.both, confined.both, over_drive.up + over_drive.down});
+  }
   LowerBound bound;
   bound.nvme_read = Bytes(over_drive.up);
   bound.nvme_write = Bytes(over_drive.down);

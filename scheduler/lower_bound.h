@@ -21,7 +21,11 @@ struct LowerBound {
   double chain_seconds = 0;              ///< longest chain of dependent work
 };
 
+/// Whether the device may hold objects that no operation of the trace uses there. compile() never
+/// puts them there.
+enum class Parking : uint8_t { allowed, never };
+
 /// Throws InputError and CapacityError as compile() does.
-LowerBound lower_bound(const CompileInput& input);
+LowerBound lower_bound(const CompileInput& input, Parking parking = Parking::allowed);
 
 }  // namespace headrace::scheduler
