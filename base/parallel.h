@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #ifdef _OPENMP
@@ -27,6 +28,17 @@ void parallel_for_blocks(int64_t count, int64_t block, const Body& body) {
   for (int64_t i = 0; i < blocks; ++i) {
     body(i * block, std::min(count, (i + 1) * block));
   }
+}
+
+/// Calls body(thread) once on each of the OpenMP threads of the calling thread. It must not throw.
+template <class Body>
+void on_every_parallel_thread(const Body& body) {
+#ifdef _OPENMP
+#pragma omp parallel
+  body(static_cast<size_t>(omp_get_thread_num()));
+#else
+  body(size_t{0});
+#endif
 }
 
 /// Threads that parallel regions opened by this thread use; from now on.

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "tiers/thread_binding.h"
 
 namespace headrace::engine {
 
@@ -67,6 +68,7 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
   add_objects();
   bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, *compute_stream_, scratch_);
   executor_ = std::make_unique<Executor>(*store_, *compute_stream_);
+  executor_->on_cpu_worker([&] { tiers::bind_parallel_threads(options.numa_node); });
 }
 
 Engine::~Engine() = default;
@@ -74,7 +76,8 @@ Engine::~Engine() = default;
 void Engine::allocate_memory(const EngineOptions& options) {
   const Bytes fixed = plan_.tokens + plan_.workspace;
   const Bytes host_size = plan_.host_arena + (plan_.has_device() ? Bytes(0) : fixed);
-  host_memory_ = std::make_unique<tiers::HostMemory>(host_size, options.pin_memory);
+  host_memory_ =
+      std::make_unique<tiers::HostMemory>(host_size, options.pin_memory, options.numa_node);
   std::byte* fixed_base = host_memory_->data() + plan_.host_arena.count();
   host_arena_ = std::make_unique<tiers::Arena>(Tier::host, host_memory_->data(), plan_.host_arena);
   if (plan_.has_device()) {

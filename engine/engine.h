@@ -32,6 +32,7 @@ struct EngineOptions {
   aio::IoEngineOptions io;
   std::vector<std::string> nvme_paths;
   std::string run_id;
+  std::optional<int> numa_node;  ///< of host memory and optimizer threads; empty: all nodes
   Bytes nvme_budget;
   bool verify_reads = true;
 };

@@ -393,6 +393,21 @@ class Executor::Run {
 Executor::Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans)
     : store_(store), compute_(compute), record_spans_(record_spans), cpu_worker_("hr-optimizer") {}
 
+void Executor::on_cpu_worker(const std::function<void()>& call) {
+  std::exception_ptr error;
+  cpu_worker_.post([&] {
+    try {
+      call();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  cpu_worker_.drain();
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
 RunReport Executor::run(const Trace& trace, const Schedule& schedule, const OperationBody& body) {
   return Run(*this, trace, schedule, body).run();
 }

@@ -50,6 +50,9 @@ class Executor {
  public:
   Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans = false);
 
+  /// Runs `call` on the thread of CPU operations and waits for it; throws what it throws.
+  void on_cpu_worker(const std::function<void()>& call);
+
   RunReport run(const scheduler::Trace& trace, const scheduler::Schedule& schedule,
                 const OperationBody& body);
 

@@ -146,6 +146,7 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max) {
   LayoutOptions options;
   options.dtype = input.dtype;
   options.placement = make_placement(input.request);
+  options.state = input.request.state;
   options.tokens = input.shape.tokens();
   options.alignment = kSlotAlignment;
   options.shard_max = shard_max;

@@ -25,6 +25,7 @@ struct MemoryRequest {
   bool host_activations = false;          ///< cpu_checkpointing
   bool nvme_activations = false;
   Elements sub_group_size{1'000'000'000};
+  StateRequest state;
   int64_t micro_batches = 1;
 };
 

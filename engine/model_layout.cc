@@ -36,6 +36,20 @@ class ObjectTable {
   Bytes alignment_;
 };
 
+StateFormat state_format(const LayoutOptions& options) {
+  StateFormat format;
+  format.moments = options.state.moments;
+  format.moment_dtype = options.state.moment_dtype;
+  if (options.dtype == DType::f32) {
+    format.master = MasterPlace::weight;
+  } else if (options.dtype == DType::bf16 && options.state.split_master) {
+    format.master = MasterPlace::split;
+  } else {
+    format.master = MasterPlace::state;
+  }
+  return format;
+}
+
 }  // namespace
 
 ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
@@ -48,7 +62,7 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
 
   const Placement& placement = options.placement;
   const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
-  const int64_t state_vectors = layout.has_master() ? 3 : 2;
+  layout.state = state_format(options);
 
   for (model::ModuleSpec& spec : model::module_specs(config)) {
     ModuleObjects module;
@@ -62,9 +76,8 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
       shard.first = first;
       shard.count = std::min(shard_max, spec.count - first);
       const std::string suffix = "." + std::to_string(module.shards.size());
-      shard.state =
-          table.persistent(spec.name + ".optimizer" + suffix,
-                           bytes_for(shard.count, DType::f32) * state_vectors, placement.optimizer);
+      shard.state = table.persistent(spec.name + ".optimizer" + suffix,
+                                     layout.state.offsets(shard.count).size, placement.optimizer);
       shard.accumulator = table.transient(spec.name + ".accumulator" + suffix,
                                           bytes_for(shard.count, DType::f32), placement.gradients);
       module.shards.push_back(shard);

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/tier.h"
 #include "base/units.h"
+#include "engine/state_format.h"
 #include "model/model_config.h"
 #include "scheduler/trace.h"
 
@@ -29,7 +30,7 @@ struct Placement {
 struct Shard {
   Elements first;
   Elements count;
-  ObjectId state{};        ///< optimizer state: [master,] exp_avg, exp_avg_sq, fp32, `count` each
+  ObjectId state{};        ///< optimizer state, as ModelLayout::state says
   ObjectId accumulator{};  ///< fp32 gradient, `count` elements
 };
 
@@ -44,6 +45,7 @@ struct ModuleObjects {
 struct ModelLayout {
   DType dtype = DType::f32;
   Placement placement;
+  StateFormat state;
   std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
   std::vector<ObjectId> activations;   ///< [layers + 1]: input of block i; the last is the head's
   ObjectId activation_gradient{};      ///< gradient flowing back, updated in place
@@ -57,13 +59,19 @@ struct ModelLayout {
   size_t norm() const { return static_cast<size_t>(layers()) + 1; }
   /// The module that holds the output matrix: "head", or "embed" where tied.
   size_t head() const { return tied() ? embed() : norm() + 1; }
-  /// fp32 training has no separate master copy: the weights are the master.
-  bool has_master() const { return dtype != DType::f32; }
+};
+
+/// What the optimizer keeps per weight.
+struct StateRequest {
+  int moments = 2;
+  DType moment_dtype = DType::f32;
+  bool split_master = true;  ///< bf16 training only; else a fp32 master beside a 16-bit weight
 };
 
 struct LayoutOptions {
   DType dtype = DType::f32;
   Placement placement;
+  StateRequest state;
   Elements shard_max;     ///< sub_group_size, already limited by the host budget
   int64_t tokens = 0;     ///< per micro-batch
   Bytes alignment{4096};  ///< of slots

@@ -41,6 +41,9 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.host_activations = settings.offload.activations != OffloadDevice::none;
   request.nvme_activations = settings.offload.activations == OffloadDevice::nvme;
   request.sub_group_size = settings.offload.sub_group;
+  request.state.moments = moment_count(settings.optimizer.kind, settings.optimizer.momentum);
+  request.state.moment_dtype = settings.optimizer.moment_dtype;
+  request.state.split_master = settings.optimizer.split_master;
   request.micro_batches = settings.batch.accumulation_steps;
   return request;
 }
@@ -56,6 +59,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.pin_memory = settings.offload.pin_memory;
   options.nvme_paths = settings.offload.nvme_paths;
   options.run_id = settings.run_id;
+  options.numa_node = settings.numa_node;
   options.verify_reads = settings.aio.verify_reads;
   options.io.block_size = settings.aio.block_size;
   options.io.queue_depth = settings.aio.requests_in_flight();
@@ -114,15 +118,20 @@ LossScalerOptions make_loss_scaler_options(const Settings& settings) {
   return options;
 }
 
-AdamWOptions make_adamw_options(const Settings& settings) {
+UpdateOptions make_update_options(const Settings& settings) {
   const OptimizerSettings& from = settings.optimizer;
-  AdamWOptions options;
+  UpdateOptions options;
+  options.kind = from.kind;
   options.lr = from.lr;
   options.beta1 = from.beta1;
   options.beta2 = from.beta2;
   options.eps = from.eps;
   options.weight_decay = from.weight_decay;
-  options.adam_w_mode = from.decoupled_weight_decay;
+  options.decoupled_weight_decay = from.decoupled_weight_decay;
+  options.lr_decay = from.lr_decay;
+  options.momentum = from.momentum;
+  options.dampening = from.dampening;
+  options.nesterov = from.nesterov;
   options.bias_correction = from.bias_correction;
   return options;
 }

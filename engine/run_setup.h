@@ -2,9 +2,9 @@
 
 #include "engine/config/settings.h"
 #include "engine/engine.h"
-#include "engine/optimizer/adamw.h"
 #include "engine/optimizer/loss_scaler.h"
 #include "engine/optimizer/lr_schedule.h"
+#include "engine/optimizer/update.h"
 
 namespace headrace::engine {
 
@@ -13,6 +13,6 @@ namespace headrace::engine {
 EngineOptions make_engine_options(const Settings& settings, int64_t seq);
 LrScheduleOptions make_lr_options(const Settings& settings);
 LossScalerOptions make_loss_scaler_options(const Settings& settings);
-AdamWOptions make_adamw_options(const Settings& settings);
+UpdateOptions make_update_options(const Settings& settings);
 
 }  // namespace headrace::engine

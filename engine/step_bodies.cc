@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "device/cpu/row_kernels.h"
+#include "engine/master_weights.h"
 
 namespace headrace::engine {
 
@@ -210,50 +211,73 @@ void StepBodies::finish_norm(StepNumbers& numbers) {
   numbers.optimizer.gradient_scale = static_cast<float>(1.0 / (numbers.loss_scale * divisor));
 }
 
-void StepBodies::update(const StepOperation& step, UseBytes uses, const StepNumbers& numbers) {
+/// The arrays of a shard whose optimizer state object is at `state` and whose module's packed
+/// weights are at `weights`; the gradient is left out.
+UpdateShard StepBodies::shard_arrays(const Shard& shard, std::byte* state,
+                                     std::byte* weights) const {
+  const StateFormat& format = layout_.state;
+  const StateFormat::Offsets offsets = format.offsets(shard.count);
+  std::byte* const own_weights = weights + bytes_for(shard.first, layout_.dtype).count();
+  UpdateShard arrays;
+  arrays.count = shard.count;
+  arrays.weight_dtype = layout_.dtype;
+  arrays.moment_dtype = format.moment_dtype;
+  if (format.master == MasterPlace::weight) {
+    arrays.master = reinterpret_cast<float*>(own_weights);
+  } else {
+    arrays.weight = own_weights;
+  }
+  if (format.master == MasterPlace::state) {
+    arrays.master = reinterpret_cast<float*>(state + offsets.master.count());
+  } else if (format.master == MasterPlace::split) {
+    arrays.master_low = reinterpret_cast<uint16_t*>(state + offsets.master.count());
+  }
+  arrays.moment1 = format.moments > 0 ? state + offsets.moment[0].count() : nullptr;
+  arrays.moment2 = format.moments > 1 ? state + offsets.moment[1].count() : nullptr;
+  return arrays;
+}
+
+void StepBodies::update(const StepOperation& step, UseBytes uses, StepNumbers& numbers) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
-  const int64_t count = shard.count.count();
-  std::byte* weights = uses[2].data() + bytes_for(shard.first, layout_.dtype).count();
-  float* state = floats(uses[0]);
-  float* master = layout_.has_master() ? state : reinterpret_cast<float*>(weights);
-  float* moments = layout_.has_master() ? state + count : state;
+  UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
   if (numbers.skipped) {
-    // The weights object is written anew in this step: give it the same bits again.
-    if (layout_.has_master()) {
-      device::cpu::cast(master, DType::f32, weights, layout_.dtype, shard.count);
-    }
+    restore_weights(arrays);  // the object may be written anew in this step
     return;
   }
-  AdamWShard work;
-  work.master = master;
-  work.exp_avg = moments;
-  work.exp_avg_sq = moments + count;
-  work.gradient = floats(uses[1]);
-  work.weight = layout_.has_master() ? weights : nullptr;
-  work.weight_dtype = layout_.dtype;
-  work.count = shard.count;
-  adamw_update(numbers.optimizer, work);
+  arrays.gradient = floats(uses[1]);
+  if (!engine::update(numbers.optimizer, arrays).all_finite) {
+    numbers.weights_finite = false;
+  }
 }
 
 void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
                             const model::CheckpointReader& reader) {
   const ModuleObjects& module = layout_.modules[step.module];
   const Shard& shard = module.shards[step.shard];
-  std::byte* weights = uses[1].data() + bytes_for(shard.first, layout_.dtype).count();
-  float* state = floats(uses[0]);
-  float* master = layout_.has_master() ? state : reinterpret_cast<float*>(weights);
-  float* moments = layout_.has_master() ? state + shard.count.count() : state;
+  std::fill(uses[0].begin(), uses[0].end(), std::byte{0});
+  const UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[1].data());
+  std::vector<float> values(static_cast<size_t>(std::min(kStatisticsBlock, shard.count).count()));
+  const auto in_pieces = [&](int64_t at, int64_t count, const auto& fill) {
+    for (int64_t done = 0; done < count;) {
+      const auto piece = std::span(values).first(
+          static_cast<size_t>(std::min(count - done, static_cast<int64_t>(values.size()))));
+      fill(done, piece);
+      set_master(arrays, at + done, piece);
+      done += static_cast<int64_t>(piece.size());
+    }
+  };
   for_parameter_ranges(
       module.spec, shard.first, shard.count,
       [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-        reader.read_f32(parameter.name, Elements(first),
-                        std::span(master + at, static_cast<size_t>(count)));
+        in_pieces(at, count, [&](int64_t done, std::span<float> piece) {
+          reader.read_f32(parameter.name, Elements(first + done), piece);
+        });
       },
-      [&](int64_t at, int64_t count) { std::fill_n(master + at, count, 0.0F); });
-  std::fill_n(moments, 2 * shard.count.count(), 0.0F);
-  if (layout_.has_master()) {
-    device::cpu::cast(master, DType::f32, weights, layout_.dtype, shard.count);
-  }
+      [&](int64_t at, int64_t count) {
+        in_pieces(at, count, [](int64_t /*done*/, std::span<float> piece) {
+          std::fill(piece.begin(), piece.end(), 0.0F);
+        });
+      });
 }
 
 }  // namespace headrace::engine

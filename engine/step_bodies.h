@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "engine/executor.h"
 #include "engine/model_layout.h"
-#include "engine/optimizer/adamw.h"
+#include "engine/optimizer/update.h"
 #include "engine/step_trace.h"
 #include "model/checkpoint.h"
 #include "model/network.h"
@@ -25,7 +25,7 @@ struct ComputeScratch {
 /// Numbers of one optimizer step that the bodies read and write.
 struct StepNumbers {
   // Set before the step.
-  AdamWOptions optimizer;  ///< gradient_scale is set by finish_norm
+  UpdateOptions optimizer;  ///< gradient_scale is set by finish_norm
   double loss_scale = 1;
   double gradient_clipping = 0;  ///< global norm; 0: off
   bool check_finite = true;
@@ -35,6 +35,7 @@ struct StepNumbers {
   double gradient_norm = 0;  ///< unscaled, before clipping
   bool skipped = false;      ///< gradients were not finite: the update leaves every value as it was
   // Known after the step.
+  bool weights_finite = true;  ///< of the updated ones
   std::vector<double> losses;  ///< mean per micro-batch
 };
 
@@ -70,7 +71,8 @@ class StepBodies {
                float gradient_scale, double* loss_sum);
   void accumulate(const StepOperation& step, UseBytes uses);
   void finish_norm(StepNumbers& numbers);
-  void update(const StepOperation& step, UseBytes uses, const StepNumbers& numbers);
+  void update(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
+  UpdateShard shard_arrays(const Shard& shard, std::byte* state, std::byte* weights) const;
   void load_shard(const StepOperation& step, UseBytes uses, const model::CheckpointReader& reader);
 
   const ModelLayout& layout_;

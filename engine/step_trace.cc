@@ -135,10 +135,12 @@ class TraceBuilder {
   StepTrace take() { return std::move(result_); }
 
  private:
-  /// The first shard's update replaces the weights (the master has the value); the others fill the
-  /// rest of the same vector. fp32 weights are their own master and are updated in place.
+  /// Where a separate master has the value, the first shard's update replaces the weights and the
+  /// others fill the rest of the same vector. Weights that hold the master, or its upper half, are
+  /// updated in place.
   Access weights_access(size_t shard) const {
-    return layout_.has_master() && shard == 0 ? Access::write : Access::update;
+    return layout_.state.master == MasterPlace::state && shard == 0 ? Access::write
+                                                                    : Access::update;
   }
 
   Use compute(ObjectId id, Access access, bool discard = false) const {

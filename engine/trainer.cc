@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/process.h"
 #include "engine/metrics_log.h"
 #include "engine/optimizer/loss_scaler.h"
@@ -157,7 +158,7 @@ class Training {
     const auto begin = Clock::now();
     const std::vector<model::TokenBatch> batches = next_batches();
     StepNumbers numbers;
-    numbers.optimizer = make_adamw_options(settings_);
+    numbers.optimizer = make_update_options(settings_);
     // A skipped step does not count for bias correction and learning rate, as in DeepSpeed.
     numbers.optimizer.step = updates_ + 1;
     numbers.optimizer.lr = schedule_.lr_at(updates_);
@@ -168,6 +169,13 @@ class Training {
 
     StepReport report;
     report.engine = engine_.train_step(batches, numbers);
+    if (!numbers.weights_finite) {
+      log_message_once(LogLevel::warning, "weights finite",
+                       fmt::format("step {}: some weights are not finite after the update; the "
+                                   "training is lost from here: lower the learning rate, or set "
+                                   "bf16.check_grad_overflow to skip such steps",
+                                   step));
+    }
     scaler_.update(numbers.skipped);
     report.step = step;
     for (const double loss : numbers.losses) {

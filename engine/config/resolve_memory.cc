@@ -199,6 +199,10 @@ void Resolver::resolve_headrace() {
   settings.seed =
       choose("headrace.seed", own.has_seed(), static_cast<uint64_t>(own.seed()), context_.seed);
   settings.max_skipped_steps = own.max_skipped_steps();
+  if (own.has_numa_node()) {
+    settings.numa_node = static_cast<int>(own.numa_node());
+  }
+  note_auto("headrace.numa_node", "all nodes", "memory and threads are spread");
   if (own.has_run_id()) {
     settings.run_id = own.run_id();
     if (!is_run_id(settings.run_id)) {

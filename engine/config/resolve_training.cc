@@ -16,6 +16,23 @@ std::optional<int64_t> given(bool has, int64_t value) {
   return has ? std::optional<int64_t>(value) : std::nullopt;
 }
 
+// Adagrad's defaults in PyTorch and DeepSpeed; the schema has Adam's.
+constexpr double kAdagradLr = 1e-2;
+constexpr double kAdagradEps = 1e-10;
+
+OptimizerKind kind_of(proto::Optimizer::Type type) {
+  switch (type) {
+    case proto::Optimizer::Adagrad:
+      return OptimizerKind::adagrad;
+    case proto::Optimizer::Lion:
+      return OptimizerKind::lion;
+    case proto::Optimizer::SGD:
+      return OptimizerKind::sgd;
+    default:  // the parser refuses the others
+      return OptimizerKind::adam;
+  }
+}
+
 int64_t product(int64_t a, int64_t b, int64_t c) {
   return (Elements(a) * b * c).count();  // checked
 }
@@ -145,16 +162,28 @@ void Resolver::resolve_loss_scale() {
 void Resolver::resolve_optimizer() {
   const proto::OptimizerParams& params = config_.optimizer().params();
   OptimizerSettings& optimizer = result_.settings.optimizer;
-  optimizer.lr = choose("optimizer.params.lr", params.has_lr(), params.lr(), context_.lr);
+  const proto::Optimizer::Type type = config_.optimizer().type();
+  const bool is_adagrad = type == proto::Optimizer::Adagrad;
+  optimizer.kind = kind_of(type);
+  const double lr = is_adagrad && !params.has_lr() ? kAdagradLr : params.lr();
+  optimizer.lr = choose("optimizer.params.lr", params.has_lr(), lr, context_.lr);
   optimizer.weight_decay = choose("optimizer.params.weight_decay", params.has_weight_decay(),
                                   params.weight_decay(), context_.weight_decay);
   if (params.betas_size() == 2) {
     optimizer.beta1 = params.betas(0);
     optimizer.beta2 = params.betas(1);
   }
-  optimizer.eps = params.eps();
+  optimizer.eps = is_adagrad && !params.has_eps() ? kAdagradEps : params.eps();
   optimizer.bias_correction = params.bias_correction();
-  const bool is_adamw = config_.optimizer().type() == proto::Optimizer::AdamW;
+  optimizer.lr_decay = params.lr_decay();
+  optimizer.momentum = params.momentum();
+  optimizer.dampening = params.dampening();
+  optimizer.nesterov = params.nesterov();
+  if (optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0)) {
+    problems_.add("optimizer.params.nesterov: needs momentum above 0 and dampening 0");
+  }
+  resolve_state_dtypes();
+  const bool is_adamw = type == proto::Optimizer::AdamW;
   optimizer.decoupled_weight_decay = is_adamw || params.adam_w_mode();
   if (is_adamw && !params.adam_w_mode()) {
     note(LogLevel::warning,
@@ -164,6 +193,22 @@ void Resolver::resolve_optimizer() {
   result_.settings.gradient_clipping =
       choose("gradient_clipping", config_.has_gradient_clipping(), config_.gradient_clipping(),
              context_.gradient_clipping);
+}
+
+void Resolver::resolve_state_dtypes() {
+  OptimizerSettings& optimizer = result_.settings.optimizer;
+  const DType dtype = result_.settings.dtype;
+  optimizer.split_master = config_.headrace().split_master();
+  if (config_.optimizer().params().fp32_optimizer_states() || dtype == DType::f32) {
+    return;
+  }
+  if (dtype == DType::f16) {
+    problems_.add(
+        "optimizer.params.fp32_optimizer_states: false needs bf16 training; moments in fp16 leave "
+        "its range");
+    return;
+  }
+  optimizer.moment_dtype = DType::bf16;
 }
 
 void Resolver::resolve_scheduler() {

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/units.h"
+#include "engine/optimizer/update.h"
 
 // What a run will do, after ds_config.json, the command line and the "auto" rules have been put
 // together by resolve() (engine/config/resolve.h). Plain values.
@@ -20,8 +21,9 @@ struct BatchSettings {
   int64_t accumulation_steps = 1;
 };
 
-/// Adam or AdamW.
+/// Fields that the kind does not use keep their defaults.
 struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::adam;
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -29,6 +31,12 @@ struct OptimizerSettings {
   double weight_decay = 0;
   bool bias_correction = true;
   bool decoupled_weight_decay = true;  ///< AdamW; false: L2 term in the gradient
+  double lr_decay = 0;                 ///< Adagrad
+  double momentum = 0;                 ///< SGD
+  double dampening = 0;                ///< SGD
+  bool nesterov = false;               ///< SGD
+  DType moment_dtype = DType::f32;
+  bool split_master = true;  ///< bf16 training only
 };
 
 enum class SchedulerKind : uint8_t { constant, warmup, warmup_decay, warmup_cosine };
@@ -124,6 +132,7 @@ struct Settings {
   int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time
   Bytes max_shard_size{5'000'000'000};
   uint64_t seed = 42;
+  std::optional<int> numa_node;            ///< unset: all nodes
   std::string run_id;                      ///< empty: to be made
   std::optional<int64_t> steps_per_print;  ///< unset: the command's choice
   bool wall_clock_breakdown = false;

@@ -61,6 +61,7 @@ struct Variant {
   const char* policy = "optimal";
   aio::BackendKind backend = aio::BackendKind::io_uring;
   int64_t sub_group = 1'000'000'000;
+  bool split_master = true;
 };
 
 const Variant kVariants[] = {
@@ -77,12 +78,26 @@ const Variant kVariants[] = {
      aio::BackendKind::thread_pool},
     {"small sub-groups", 4096, 6144, Tier::nvme, Tier::nvme, false, true, "optimal",
      aio::BackendKind::io_uring, 65536},
+    {"nvme offload, whole master", 4096, 6144, Tier::nvme, Tier::nvme, false, true, "optimal",
+     aio::BackendKind::io_uring, 65536, false},
+    {"whole master on the device",
+     256 << 10,
+     256 << 10,
+     {},
+     {},
+     false,
+     false,
+     "optimal",
+     aio::BackendKind::io_uring,
+     1'000'000'000,
+     false},
     {"nvme without a device tier", {}, 8192, Tier::nvme, Tier::nvme, false, true},
     {"tiny host without a device tier", {}, 0, Tier::nvme, Tier::nvme, false, true},
 };
 
 /// Budgets of 0 stand for the smallest that work; the engine's refusals tell what they are.
-engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings) {
+engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings,
+                                 DType moments = DType::f32) {
   engine::EngineOptions options;
   options.memory.host_memory = kKiB * variant.host_kib;
   if (variant.device_kib) {
@@ -93,6 +108,9 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   options.memory.host_activations = variant.host_activations;
   options.memory.nvme_activations = variant.nvme_activations;
   options.memory.sub_group_size = Elements(variant.sub_group);
+  options.memory.state.moment_dtype = moments;
+  options.memory.state.split_master = variant.split_master;
+  options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;
   options.policy = variant.policy;
@@ -133,6 +151,42 @@ TEST_P(Placement, ChangesNoBit) {
     EXPECT_EQ(curve.losses, reference->losses);
     EXPECT_EQ(curve.gradient_norms, reference->gradient_norms);
     EXPECT_TRUE(curve.weights == reference->weights);
+  }
+}
+
+/// The other optimizers, and bf16 moments, stream through the tiers by the same code: the widest
+/// placement and the tightest one agree.
+TEST(Optimizers, PlacementChangesNoBit) {
+  using engine::OptimizerKind;
+  struct Case {
+    const char* name;
+    OptimizerKind kind;
+    double momentum;
+    DType dtype;
+    DType moments;
+  };
+  const Case cases[] = {
+      {"adagrad", OptimizerKind::adagrad, 0, DType::f32, DType::f32},
+      {"lion", OptimizerKind::lion, 0, DType::bf16, DType::f32},
+      {"lion, bf16 moment", OptimizerKind::lion, 0, DType::bf16, DType::bf16},
+      {"sgd", OptimizerKind::sgd, 0, DType::f32, DType::f32},
+      {"sgd, momentum", OptimizerKind::sgd, 0.9, DType::f16, DType::f32},
+      {"adam, bf16 moments", OptimizerKind::adam, 0, DType::bf16, DType::bf16},
+  };
+  const test::TemporaryFolder folder;
+  model::init_model(small_model(), DType::f32, 3, folder.path());
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    test::CurveSettings settings = random_curve(folder.path(), each.dtype, 2);
+    settings.optimizer = each.kind;
+    settings.momentum = each.momentum;
+    std::vector<test::Curve> curves;
+    for (const size_t variant : {size_t{0}, size_t{7}, size_t{11}}) {
+      engine::EngineOptions options = options_of(kVariants[variant], settings, each.moments);
+      curves.push_back(train_curve(settings, options));
+      EXPECT_EQ(curves.back(), curves.front()) << kVariants[variant].name;
+    }
+    EXPECT_NE(curves[0].losses.front(), curves[0].losses.back());
   }
 }
 

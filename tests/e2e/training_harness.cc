@@ -27,6 +27,7 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) 
   const model::CheckpointReader reader(settings.model_folder);
   options.dtype = settings.dtype;
   options.shape = settings.shape;
+  options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;
   options.nvme_paths = {nvme.path()};
@@ -37,6 +38,8 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) 
   engine.load(reader, [](Elements) {});
   for (size_t step = 0; step < settings.steps.size(); ++step) {
     engine::StepNumbers numbers;
+    numbers.optimizer.kind = settings.optimizer;
+    numbers.optimizer.momentum = settings.momentum;
     numbers.optimizer.lr = settings.learning_rates[step];
     numbers.optimizer.beta1 = 0.9;
     numbers.optimizer.beta2 = 0.999;

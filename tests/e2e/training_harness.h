@@ -29,6 +29,8 @@ struct CurveSettings {
   std::vector<double> learning_rates;                 ///< [step]
   double gradient_clipping = 1.0;
   double weight_decay = 0.01;
+  engine::OptimizerKind optimizer = engine::OptimizerKind::adam;
+  double momentum = 0;  ///< sgd
   double loss_scale = 1;
 };
 

@@ -217,6 +217,51 @@ TEST(ResolveOptimizer, AdamIsDecoupledUnlessToldOtherwiseAndAdamWAlways) {
   EXPECT_THAT(texts(adamw), Contains(HasSubstr("AdamW is always decoupled")));
 }
 
+TEST(ResolveOptimizer, OtherKindsHaveTheirOwnDefaults) {
+  const OptimizerSettings adagrad = settings_of(R"("optimizer": {"type": "Adagrad"})").optimizer;
+  EXPECT_EQ(adagrad.kind, OptimizerKind::adagrad);
+  EXPECT_EQ(adagrad.lr, 1e-2);
+  EXPECT_EQ(adagrad.eps, 1e-10);
+  EXPECT_EQ(settings_of(R"("optimizer": {"type": "Adagrad", "params": {"lr": 0.5, "eps": 1e-3}})")
+                .optimizer.lr,
+            0.5);
+  const OptimizerSettings lion = settings_of(R"("optimizer": {"type": "Lion"})").optimizer;
+  EXPECT_EQ(lion.kind, OptimizerKind::lion);
+  EXPECT_EQ(lion.lr, 1e-3);
+  EXPECT_EQ(lion.beta2, 0.999);
+  const OptimizerSettings sgd =
+      settings_of(R"("optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true}})")
+          .optimizer;
+  EXPECT_EQ(sgd.kind, OptimizerKind::sgd);
+  EXPECT_EQ(sgd.momentum, 0.9);
+  EXPECT_TRUE(sgd.nesterov);
+}
+
+TEST(ResolveOptimizer, RefusesWhatAnOptimizerDoesNotHave) {
+  const auto refusal = [](const std::string& text) { return problem_of(file_with(text)); };
+  EXPECT_THAT(refusal(R"("optimizer": {"type": "SGD", "params": {"betas": [0.9, 0.99]}})"),
+              HasSubstr("SGD has no such parameter"));
+  EXPECT_THAT(refusal(R"("optimizer": {"type": "Lion", "params": {"eps": 1e-8}})"),
+              HasSubstr("Lion has no such parameter"));
+  EXPECT_THAT(refusal(R"("optimizer": {"type": "SGD", "params": {"nesterov": true}})"),
+              HasSubstr("needs momentum above 0"));
+  EXPECT_THAT(refusal(R"("fp16": {"enabled": true}, "optimizer": {"type": "AdamW",
+                         "params": {"fp32_optimizer_states": false}})"),
+              HasSubstr("needs bf16 training"));
+}
+
+TEST(ResolveOptimizer, DtypesOfItsState) {
+  const std::string bf16 = R"("bf16": {"enabled": true}, )";
+  EXPECT_EQ(settings_of(bf16 + R"("optimizer": {"type": "AdamW"})").optimizer.moment_dtype,
+            DType::f32);
+  const std::string own = R"("optimizer": {"type": "AdamW",
+                             "params": {"fp32_optimizer_states": false}})";
+  EXPECT_EQ(settings_of(bf16 + own).optimizer.moment_dtype, DType::bf16);
+  EXPECT_EQ(settings_of(own).optimizer.moment_dtype, DType::f32);
+  EXPECT_TRUE(settings_of("").optimizer.split_master);
+  EXPECT_FALSE(settings_of(R"("headrace": {"split_master": false})").optimizer.split_master);
+}
+
 TEST(ResolveOptimizer, CommandLineAndAuto) {
   ResolveContext context;
   context.lr = 5e-5;

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+
+#include "base/dtype.h"
+#include "base/units.h"
+
+namespace headrace::engine {
+
+/// Where the fp32 master of a weight is.
+enum class MasterPlace : uint8_t {
+  weight,  ///< the weight is fp32 itself
+  state,   ///< a fp32 copy in the optimizer state
+  split,   ///< a bf16 weight and, in the state, the 16 bits that complete it (base/split_float.h)
+};
+
+/// How the optimizer state object of one shard is laid out: fp32 master or low halves, then the
+/// moments, each array at a multiple of kArrayAlignment. A value.
+struct StateFormat {
+  static constexpr Bytes kArrayAlignment{64};
+
+  MasterPlace master = MasterPlace::weight;
+  int moments = 2;  ///< arrays
+  DType moment_dtype = DType::f32;
+
+  /// Offsets of the arrays in the state object of `count` elements, and its size.
+  struct Offsets {
+    Bytes master;
+    std::array<Bytes, 2> moment;
+    Bytes size;
+  };
+  Offsets offsets(Elements count) const;
+};
+
+}  // namespace headrace::engine
