@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace headrace::engine {
@@ -136,8 +137,8 @@ Bytes round_down(Bytes size) {
   return Bytes(size.count() / kSlotAlignment.count() * kSlotAlignment.count());
 }
 
-/// Layout and traces for one shard size, with the smallest device budget.
-MemoryPlan lay_out(const PlanInput& input, Elements shard_max) {
+/// Layout and traces for one shard size and order, with the smallest device budget.
+MemoryPlan lay_out(const PlanInput& input, Elements shard_max, AccumulationOrder order) {
   MemoryPlan plan;
   plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
                          kSlotAlignment);
@@ -148,6 +149,8 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max) {
   options.placement = make_placement(input.request);
   options.state = input.request.state;
   options.tokens = input.shape.tokens();
+  options.micro_batches = input.request.micro_batches;
+  options.order = order;
   options.alignment = kSlotAlignment;
   options.shard_max = shard_max;
   plan.layout = make_layout(input.config, options);
@@ -185,43 +188,85 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
   plan.host_arena = round_down(std::clamp(host_memory - host_fixed, Bytes(0), everything));
 }
 
-}  // namespace
+/// The order that needs the least memory among those that may be chosen.
+AccumulationOrder leanest_order(const MemoryRequest& request) {
+  return request.accumulation_order.value_or(AccumulationOrder::micro_batch_major);
+}
 
-MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
-                            const model::BatchShape& shape, const NetworkNeeds& needs,
-                            const WorkEstimate& work, const MemoryRequest& request) {
-  const PlanInput input{config, dtype, shape, needs, work, request};
+/// Throws where even the smallest shards do not fit in the leanest order; returns that plan.
+MemoryPlan require_fit(const PlanInput& input) {
+  const MemoryRequest& request = input.request;
   const Bytes device_memory = request.device_memory.value_or(Bytes(0));
-  // The smallest shards tell what the run needs at least; larger ones are taken where they fit.
-  MemoryPlan smallest = lay_out(input, kStatisticsBlock);
+  MemoryPlan smallest = lay_out(input, kStatisticsBlock, leanest_order(request));
   if (smallest.has_device()) {
     require(device_memory, smallest.minimum_device, Tier::device, request);
   }
   fit_host(smallest, device_memory, request.host_memory);
   require(request.host_memory, smallest.minimum_host, Tier::host, request);
   require_disk(smallest, request);
-  for (Elements shard = choose_shard(request, smallest.host_arena); shard > kStatisticsBlock;
-       shard = shard / 2) {
-    MemoryPlan plan = lay_out(input, shard);
-    if (plan.minimum_device > device_memory) {
-      continue;
-    }
-    fit_host(plan, device_memory, request.host_memory);
-    if (plan.minimum_host > request.host_memory) {
-      continue;
-    }
-    plan.minimum_device = smallest.minimum_device;
-    plan.minimum_host = smallest.minimum_host;
-    return plan;
-  }
   return smallest;
+}
+
+/// The plan with the largest shards that fit in this order; empty where none do.
+std::optional<MemoryPlan> fit_in_order(const PlanInput& input, AccumulationOrder order,
+                                       Bytes host_arena) {
+  const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
+  Elements shard = choose_shard(input.request, host_arena);
+  for (;;) {
+    MemoryPlan plan = lay_out(input, shard, order);
+    if (plan.minimum_device <= device_memory) {
+      fit_host(plan, device_memory, input.request.host_memory);
+      if (plan.minimum_host <= input.request.host_memory) {
+        return plan;
+      }
+    }
+    if (shard == kStatisticsBlock) {
+      return std::nullopt;
+    }
+    shard = std::max(shard / 2, kStatisticsBlock);
+  }
+}
+
+/// What the first step's movement and work take at least, at assumed rates.
+double predicted_seconds(const MemoryPlan& plan) {
+  scheduler::CompileInput compile;
+  compile.trace = &plan.training.trace;
+  compile.objects = &plan.layout.objects;
+  compile.budgets.device = plan.device_arena;
+  compile.budgets.host = plan.host_arena;
+  compile.initial = plan.homes;
+  return scheduler::channel_bound(compile, scheduler::make_optimal_policy()->compile(compile))
+      .seconds;
+}
+
+}  // namespace
+
+MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
+                            const model::BatchShape& shape, const NetworkNeeds& needs,
+                            const WorkEstimate& work, const MemoryRequest& request) {
+  const PlanInput input{config, dtype, shape, needs, work, request};
+  const MemoryPlan smallest = require_fit(input);
+  std::optional<MemoryPlan> plan = fit_in_order(input, leanest_order(request), smallest.host_arena);
+  HR_CHECK(plan.has_value(), "the smallest shards fit and then did not");
+  if (!request.accumulation_order) {
+    std::optional<MemoryPlan> layer_major =
+        fit_in_order(input, AccumulationOrder::layer_major, smallest.host_arena);
+    if (layer_major && (request.micro_batches == 1 ||
+                        predicted_seconds(*layer_major) <= predicted_seconds(*plan))) {
+      plan = std::move(layer_major);
+    }
+  }
+  plan->minimum_device = smallest.minimum_device;
+  plan->minimum_host = smallest.minimum_host;
+  return std::move(*plan);
 }
 
 MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
                                const model::BatchShape& shape, const NetworkNeeds& needs,
                                const MemoryRequest& request) {
   const WorkEstimate work;
-  MemoryPlan plan = lay_out({config, dtype, shape, needs, work, request}, kStatisticsBlock);
+  MemoryPlan plan = lay_out({config, dtype, shape, needs, work, request}, kStatisticsBlock,
+                            leanest_order(request));
   fit_host(plan, plan.minimum_device, Bytes(0));
   return {plan.minimum_device, plan.minimum_host};
 }
@@ -239,6 +284,12 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
       fmt::format("down to {}", to_string(placement.gradients)));
   row("activations", state.activations,
       fmt::format("down to {}", to_string(placement.activations)));
+  if (request.micro_batches > 1) {
+    text += fmt::format(
+        "  {:<22} {:>10}   {} micro-batches a step\n", "accumulation",
+        plan.layout.order == AccumulationOrder::layer_major ? "layer-major" : "micro-batch-major",
+        request.micro_batches);
+  }
   row("workspace", plan.fixed_bytes(), fmt::format("in {}", to_string(placement.compute)));
   if (plan.has_device()) {
     row("device budget", *request.device_memory,

@@ -27,6 +27,7 @@ struct MemoryRequest {
   Elements sub_group_size{1'000'000'000};
   StateRequest state;
   int64_t micro_batches = 1;
+  std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
 };
 
 /// Where every byte goes, decided before anything is allocated. A value.
@@ -63,8 +64,9 @@ NetworkNeeds network_needs(const model::Network& network);
 /// path.
 Placement make_placement(const MemoryRequest& request);
 
-/// Lays the model out and checks that every operation fits. Throws CapacityError with the minimum
-/// of the tier that is too small and the settings that change it.
+/// Lays the model out, chooses shard size and accumulation order, and checks that every operation
+/// fits. Throws CapacityError with the minimum of the tier that is too small and the settings that
+/// change it.
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request);

@@ -63,6 +63,8 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   const Placement& placement = options.placement;
   const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
   layout.state = state_format(options);
+  layout.order = options.order;
+  const bool sums_twice = config.tie_word_embeddings && options.micro_batches > 1;
 
   for (model::ModuleSpec& spec : model::module_specs(config)) {
     ModuleObjects module;
@@ -80,6 +82,11 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
                                      layout.state.offsets(shard.count).size, placement.optimizer);
       shard.accumulator = table.transient(spec.name + ".accumulator" + suffix,
                                           bytes_for(shard.count, DType::f32), placement.gradients);
+      if (sums_twice && layout.modules.empty()) {  // the embedding comes first
+        shard.embedding_accumulator =
+            table.transient(spec.name + ".embedding_accumulator" + suffix,
+                            bytes_for(shard.count, DType::f32), placement.gradients);
+      }
       module.shards.push_back(shard);
     }
     module.spec = std::move(spec);
@@ -87,12 +94,18 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   }
 
   const Bytes activation = bytes_for(Elements(options.tokens) * config.hidden_size, options.dtype);
-  for (int64_t i = 0; i <= config.layers; ++i) {
-    layout.activations.push_back(
-        table.transient("activation." + std::to_string(i), activation, placement.activations));
+  const int64_t sets = options.order == AccumulationOrder::layer_major ? options.micro_batches : 1;
+  for (int64_t set = 0; set < sets; ++set) {
+    const std::string suffix = sets > 1 ? ".micro_batch." + std::to_string(set) : "";
+    std::vector<ObjectId>& activations = layout.activations.emplace_back();
+    for (int64_t i = 0; i <= config.layers; ++i) {
+      activations.push_back(table.transient("activation." + std::to_string(i) + suffix, activation,
+                                            placement.activations));
+    }
+    layout.activation_gradients.push_back(table.transient(
+        "activation_gradient" + suffix, activation,
+        sets > 1 ? slower(placement.compute, placement.activations) : placement.compute));
   }
-  layout.activation_gradient =
-      table.transient("activation_gradient", activation, placement.compute);
   layout.gradient_norm = table.transient("gradient_norm", Bytes(1), placement.update());
   return layout;
 }
@@ -105,10 +118,15 @@ StateBytes state_bytes(const ModelLayout& layout) {
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
       bytes.gradients += size(shard.accumulator);
+      if (shard.embedding_accumulator) {
+        bytes.gradients += size(*shard.embedding_accumulator);
+      }
     }
   }
-  for (const ObjectId id : layout.activations) {
-    bytes.activations += size(id);
+  for (const std::vector<ObjectId>& set : layout.activations) {
+    for (const ObjectId id : set) {
+      bytes.activations += size(id);
+    }
   }
   return bytes;
 }

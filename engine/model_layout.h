@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/tier.h"
 #include "base/units.h"
+#include "engine/accumulation_order.h"
 #include "engine/state_format.h"
 #include "model/model_config.h"
 #include "scheduler/trace.h"
@@ -32,6 +33,9 @@ struct Shard {
   Elements count;
   ObjectId state{};        ///< optimizer state, as ModelLayout::state says
   ObjectId accumulator{};  ///< fp32 gradient, `count` elements
+  /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
+  /// of the embedding are summed here, so that the sum does not depend on the order of the passes.
+  std::optional<ObjectId> embedding_accumulator;
 };
 
 struct ModuleObjects {
@@ -46,13 +50,16 @@ struct ModelLayout {
   DType dtype = DType::f32;
   Placement placement;
   StateFormat state;
+  AccumulationOrder order = AccumulationOrder::layer_major;
   std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
-  std::vector<ObjectId> activations;   ///< [layers + 1]: input of block i; the last is the head's
-  ObjectId activation_gradient{};      ///< gradient flowing back, updated in place
-  ObjectId gradient_norm{};            ///< orders the norm before the updates; no content of note
+  /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
+  /// under way at once.
+  std::vector<std::vector<ObjectId>> activations;
+  std::vector<ObjectId> activation_gradients;  ///< [set]: flowing back, updated in place
+  ObjectId gradient_norm{};  ///< orders the norm before the updates; no content of note
   std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
 
-  int64_t layers() const { return static_cast<int64_t>(activations.size()) - 1; }
+  int64_t layers() const { return static_cast<int64_t>(activations.front().size()) - 1; }
   bool tied() const { return static_cast<int64_t>(modules.size()) == layers() + 2; }
   size_t embed() const { return 0; }
   size_t block(int64_t layer) const { return static_cast<size_t>(layer) + 1; }
@@ -72,8 +79,10 @@ struct LayoutOptions {
   DType dtype = DType::f32;
   Placement placement;
   StateRequest state;
-  Elements shard_max;     ///< sub_group_size, already limited by the host budget
-  int64_t tokens = 0;     ///< per micro-batch
+  Elements shard_max;  ///< sub_group_size, already limited by the host budget
+  int64_t tokens = 0;  ///< per micro-batch
+  int64_t micro_batches = 1;
+  AccumulationOrder order = AccumulationOrder::layer_major;
   Bytes alignment{4096};  ///< of slots
 };
 

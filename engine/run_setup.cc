@@ -44,6 +44,7 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.state.moments = moment_count(settings.optimizer.kind, settings.optimizer.momentum);
   request.state.moment_dtype = settings.optimizer.moment_dtype;
   request.state.split_master = settings.optimizer.split_master;
+  request.accumulation_order = settings.accumulation_order;
   request.micro_batches = settings.batch.accumulation_steps;
   return request;
 }

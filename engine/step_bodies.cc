@@ -64,6 +64,9 @@ OperationBody StepBodies::training(const StepTrace& trace,
       case StepKind::accumulate:
         accumulate(step, uses);
         return;
+      case StepKind::join_sums:
+        join_sums(step, uses);
+        return;
       case StepKind::finish_norm:
         finish_norm(numbers);
         return;
@@ -145,6 +148,7 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
       network_.block_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(), workspace);
       return;
     case StepKind::head_train:
+      upload_tokens(batch);
       network_.head_forward_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
                                      labels, gradient_scale, scratch_.loss_sum, uses[3].data(),
                                      uses[4].data(), uses[5].data(), workspace);
@@ -160,6 +164,7 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
                               uses[2].data(), uses[3].data(), workspace);
       return;
     case StepKind::embed_backward:
+      upload_tokens(batch);
       network_.embed_backward(stream_, ids, uses[0].data(), uses[1].data(), workspace);
       return;
     default:
@@ -180,13 +185,24 @@ void StepBodies::accumulate(const StepOperation& step, UseBytes uses) {
                                 accumulator + at, Elements(count), step.first_gradient);
       },
       [&](int64_t at, int64_t count) { std::fill_n(accumulator + at, count, 0.0F); });
-  if (!step.last_gradient) {
-    return;
+  if (step.last_gradient) {
+    gather_statistics(step, accumulator);
   }
+}
+
+void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
+  const Elements count = layout_.modules[step.module].shards[step.shard].count;
+  float* const sum = floats(uses[1]);
+  device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
+  gather_statistics(step, sum);
+}
+
+void StepBodies::gather_statistics(const StepOperation& step, const float* gradient) {
+  const Shard& shard = layout_.modules[step.module].shards[step.shard];
   const int64_t block = kStatisticsBlock.count();
   for (int64_t at = 0; at < shard.count.count(); at += block) {
     const auto stats = device::cpu::gradient_stats(
-        accumulator + at, Elements(std::min(block, shard.count.count() - at)));
+        gradient + at, Elements(std::min(block, shard.count.count() - at)));
     statistics_[step.module][static_cast<size_t>((shard.first.count() + at) / block)] = {
         stats.sum_of_squares, stats.all_finite};
   }

@@ -70,6 +70,8 @@ class StepBodies {
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
   void accumulate(const StepOperation& step, UseBytes uses);
+  void join_sums(const StepOperation& step, UseBytes uses);
+  void gather_statistics(const StepOperation& step, const float* gradient);
   void finish_norm(StepNumbers& numbers);
   void update(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
   UpdateShard shard_arrays(const Shard& shard, std::byte* state, std::byte* weights) const;

@@ -1,5 +1,6 @@
 #include "engine/step_trace.h"
 
+#include <set>
 #include <utility>
 
 namespace headrace::engine {
@@ -21,7 +22,7 @@ class TraceBuilder {
   void embed_forward(int64_t micro_batch) {
     add(Lane::compute, "embed.forward", work_.embed,
         {compute(weights(layout_.embed()), Access::read),
-         compute(layout_.activations[0], Access::write)},
+         compute(activation(0, micro_batch), Access::write)},
         {.kind = StepKind::embed_forward, .module = layout_.embed(), .micro_batch = micro_batch});
   }
 
@@ -30,8 +31,8 @@ class TraceBuilder {
     const size_t module = layout_.block(layer);
     add(Lane::compute, name_of(module) + ".forward", work_.block_forward,
         {compute(weights(module), Access::read),
-         compute(activation(layer), Access::read, !keep_input),
-         compute(activation(layer + 1), Access::write)},
+         compute(activation(layer, micro_batch), Access::read, !keep_input),
+         compute(activation(layer + 1, micro_batch), Access::write)},
         {.kind = StepKind::block_forward,
          .module = module,
          .layer = layer,
@@ -42,7 +43,7 @@ class TraceBuilder {
     add(Lane::compute, "head.evaluate", work_.head,
         {compute(weights(layout_.norm()), Access::read),
          compute(weights(layout_.head()), Access::read),
-         compute(activation(layout_.layers()), Access::read, true)},
+         compute(activation(layout_.layers(), 0), Access::read, true)},
         {.kind = StepKind::head_evaluate, .module = layout_.head()});
   }
 
@@ -50,8 +51,8 @@ class TraceBuilder {
     add(Lane::compute, "head.train", work_.head,
         {compute(weights(layout_.norm()), Access::read),
          compute(weights(layout_.head()), Access::read),
-         compute(activation(layout_.layers()), Access::read, true),
-         compute(layout_.activation_gradient, Access::write),
+         compute(activation(layout_.layers(), micro_batch), Access::read, true),
+         compute(activation_gradient(micro_batch), Access::write),
          compute(gradient(layout_.norm()), Access::write),
          compute(gradient(layout_.head()), Access::write)},
         {.kind = StepKind::head_train, .module = layout_.head(), .micro_batch = micro_batch});
@@ -60,8 +61,9 @@ class TraceBuilder {
   void block_backward(int64_t layer, int64_t micro_batch) {
     const size_t module = layout_.block(layer);
     add(Lane::compute, name_of(module) + ".backward", work_.block_backward,
-        {compute(weights(module), Access::read), compute(activation(layer), Access::read, true),
-         compute(layout_.activation_gradient, Access::update),
+        {compute(weights(module), Access::read),
+         compute(activation(layer, micro_batch), Access::read, true),
+         compute(activation_gradient(micro_batch), Access::update),
          compute(gradient(module), Access::write)},
         {.kind = StepKind::block_backward,
          .module = module,
@@ -71,22 +73,23 @@ class TraceBuilder {
 
   void embed_backward(int64_t micro_batch) {
     add(Lane::compute, "embed.backward", work_.embed,
-        {compute(layout_.activation_gradient, Access::read, true),
+        {compute(activation_gradient(micro_batch), Access::read, true),
          compute(gradient(layout_.embed()), Access::write)},
         {.kind = StepKind::embed_backward, .module = layout_.embed(), .micro_batch = micro_batch});
   }
 
-  /// `first`: the accumulators are created; `last`: they are final afterwards.
-  void accumulate(size_t module, int64_t micro_batch, bool first, bool last) {
+  /// A module's fresh gradient into its accumulators, which are created at its first one. `last`:
+  /// they are final afterwards. `to_embedding`: into the embedding accumulators, where there are.
+  void accumulate(size_t module, int64_t micro_batch, bool last, bool to_embedding = false) {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
-      std::vector<Use> uses = {
-          update_use(gradient(module), Access::read, k + 1 == shards.size()),
-          update_use(shards[k].accumulator, first ? Access::write : Access::update)};
-      if (last) {
-        uses.push_back(
-            update_use(layout_.gradient_norm, norm_started_ ? Access::update : Access::write));
-        norm_started_ = true;
+      const bool second = to_embedding && shards[k].embedding_accumulator.has_value();
+      const ObjectId target = second ? *shards[k].embedding_accumulator : shards[k].accumulator;
+      const bool first = started_.insert(index_of(target)).second;
+      std::vector<Use> uses = {update_use(gradient(module), Access::read, k + 1 == shards.size()),
+                               update_use(target, first ? Access::write : Access::update)};
+      if (last && !second) {
+        uses.push_back(norm_use());
       }
       add(Lane::cpu_optimizer, name_of(module) + ".accumulate", seconds(shards[k].count, 10),
           std::move(uses),
@@ -94,8 +97,15 @@ class TraceBuilder {
            .module = module,
            .shard = k,
            .micro_batch = micro_batch,
+           .to_embedding = second,
            .first_gradient = first,
-           .last_gradient = last});
+           .last_gradient = last && !second});
+      if (last && second) {
+        add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(shards[k].count, 12),
+            {update_use(target, Access::read, true),
+             update_use(shards[k].accumulator, Access::update), norm_use()},
+            {.kind = StepKind::join_sums, .module = module, .shard = k, .last_gradient = true});
+      }
     }
   }
 
@@ -143,6 +153,10 @@ class TraceBuilder {
                                                                     : Access::update;
   }
 
+  Use norm_use() {
+    const Access access = std::exchange(norm_started_, true) ? Access::update : Access::write;
+    return update_use(layout_.gradient_norm, access);
+  }
   Use compute(ObjectId id, Access access, bool discard = false) const {
     return {id, layout_.placement.compute, access, discard};
   }
@@ -153,7 +167,16 @@ class TraceBuilder {
 
   ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
   ObjectId gradient(size_t module) const { return layout_.modules[module].gradient; }
-  ObjectId activation(int64_t i) const { return layout_.activations[static_cast<size_t>(i)]; }
+  /// Micro-batches that are never under way together share a set.
+  size_t set_of(int64_t micro_batch) const {
+    return static_cast<size_t>(micro_batch) % layout_.activations.size();
+  }
+  ObjectId activation(int64_t i, int64_t micro_batch) const {
+    return layout_.activations[set_of(micro_batch)][static_cast<size_t>(i)];
+  }
+  ObjectId activation_gradient(int64_t micro_batch) const {
+    return layout_.activation_gradients[set_of(micro_batch)];
+  }
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {
     return static_cast<double>(count.count()) * bytes_per_element / work_.cpu_bytes_per_second;
@@ -168,8 +191,53 @@ class TraceBuilder {
 
   const ModelLayout& layout_;
   const WorkEstimate& work_;
+  std::set<size_t> started_;  ///< accumulators that hold a gradient
   bool norm_started_ = false;
   StepTrace result_;
+};
+
+}  // namespace
+
+namespace {
+
+/// The passes of a step; each is run for a range of micro-batches.
+class Passes {
+ public:
+  Passes(TraceBuilder& builder, const ModelLayout& layout, int64_t micro_batches)
+      : builder_(builder), layout_(layout), last_(micro_batches - 1) {}
+
+  void run(int64_t first, int64_t end) {
+    const auto each = [&](const auto& pass) {
+      for (int64_t m = first; m < end; ++m) {
+        pass(m);
+      }
+    };
+    each([&](int64_t m) { builder_.embed_forward(m); });
+    for (int64_t i = 0; i < layout_.layers(); ++i) {
+      each([&](int64_t m) { builder_.block_forward(i, m, true); });
+    }
+    each([&](int64_t m) {
+      builder_.head_train(m);
+      // A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
+      builder_.accumulate(layout_.head(), m, m == last_ && !layout_.tied());
+      builder_.accumulate(layout_.norm(), m, m == last_);
+    });
+    for (int64_t i = layout_.layers() - 1; i >= 0; --i) {
+      each([&](int64_t m) {
+        builder_.block_backward(i, m);
+        builder_.accumulate(layout_.block(i), m, m == last_);
+      });
+    }
+    each([&](int64_t m) {
+      builder_.embed_backward(m);
+      builder_.accumulate(layout_.embed(), m, m == last_, true);
+    });
+  }
+
+ private:
+  TraceBuilder& builder_;
+  const ModelLayout& layout_;
+  int64_t last_;
 };
 
 }  // namespace
@@ -177,26 +245,13 @@ class TraceBuilder {
 StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
                               const WorkEstimate& work) {
   TraceBuilder builder(layout, work, "train");
-  std::vector<bool> started(layout.modules.size(), false);
-  for (int64_t m = 0; m < micro_batches; ++m) {
-    // A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
-    const auto accumulate = [&](size_t module, bool last_gradient) {
-      builder.accumulate(module, m, !started[module], last_gradient && m + 1 == micro_batches);
-      started[module] = true;
-    };
-    builder.embed_forward(m);
-    for (int64_t i = 0; i < layout.layers(); ++i) {
-      builder.block_forward(i, m, true);
+  Passes passes(builder, layout, micro_batches);
+  if (layout.order == AccumulationOrder::layer_major) {
+    passes.run(0, micro_batches);
+  } else {
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      passes.run(m, m + 1);
     }
-    builder.head_train(m);
-    accumulate(layout.head(), !layout.tied());
-    accumulate(layout.norm(), true);
-    for (int64_t i = layout.layers() - 1; i >= 0; --i) {
-      builder.block_backward(i, m);
-      accumulate(layout.block(i), true);
-    }
-    builder.embed_backward(m);
-    accumulate(layout.embed(), true);
   }
   builder.finish_norm();
   for (size_t i = 0; i < layout.modules.size(); ++i) {

@@ -17,6 +17,7 @@ enum class StepKind : uint8_t {
   block_backward,
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
+  join_sums,    ///< adds one shard's embedding accumulator to its accumulator
   finish_norm,  ///< global norm and clip coefficient are known after it
   update,       ///< optimizer step of one shard
   load,         ///< fills weights and optimizer state of one shard from the checkpoint
@@ -30,6 +31,7 @@ struct StepOperation {
   size_t shard = 0;             ///< accumulate, update, load
   int64_t layer = 0;            ///< block operations
   int64_t micro_batch = 0;      ///< forward, backward, accumulate
+  bool to_embedding = false;    ///< accumulate: into the embedding accumulator
   bool first_gradient = false;  ///< accumulate: the accumulator is created
   bool last_gradient = false;   ///< accumulate: the accumulator is final afterwards
 };
@@ -48,7 +50,8 @@ struct WorkEstimate {
   double cpu_bytes_per_second = 10e9;  ///< optimizer and accumulation
 };
 
-/// One optimizer step: `micro_batches` forward and backward passes, then the update of every shard.
+/// One optimizer step: `micro_batches` forward and backward passes in the layout's order, then the
+/// update of every shard.
 StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
                               const WorkEstimate& work);
 /// One forward pass that ends in a loss.

@@ -199,6 +199,12 @@ void Resolver::resolve_headrace() {
   settings.seed =
       choose("headrace.seed", own.has_seed(), static_cast<uint64_t>(own.seed()), context_.seed);
   settings.max_skipped_steps = own.max_skipped_steps();
+  if (own.has_accumulation_order()) {
+    settings.accumulation_order = own.accumulation_order() == proto::Headrace::layer_major
+                                      ? AccumulationOrder::layer_major
+                                      : AccumulationOrder::micro_batch_major;
+  }
+  note_auto("headrace.accumulation_order", "the faster one", "chosen by the plan");
   if (own.has_numa_node()) {
     settings.numa_node = static_cast<int>(own.numa_node());
   }

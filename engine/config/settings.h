@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/units.h"
+#include "engine/accumulation_order.h"
 #include "engine/optimizer/update.h"
 
 // What a run will do, after ds_config.json, the command line and the "auto" rules have been put
@@ -132,9 +133,10 @@ struct Settings {
   int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time
   Bytes max_shard_size{5'000'000'000};
   uint64_t seed = 42;
-  std::optional<int> numa_node;            ///< unset: all nodes
-  std::string run_id;                      ///< empty: to be made
-  std::optional<int64_t> steps_per_print;  ///< unset: the command's choice
+  std::optional<AccumulationOrder> accumulation_order;  ///< unset: chosen by the plan
+  std::optional<int> numa_node;                         ///< unset: all nodes
+  std::string run_id;                                   ///< empty: to be made
+  std::optional<int64_t> steps_per_print;               ///< unset: the command's choice
   bool wall_clock_breakdown = false;
 };
 

@@ -62,6 +62,7 @@ struct Variant {
   aio::BackendKind backend = aio::BackendKind::io_uring;
   int64_t sub_group = 1'000'000'000;
   bool split_master = true;
+  std::optional<engine::AccumulationOrder> order;
 };
 
 const Variant kVariants[] = {
@@ -91,6 +92,12 @@ const Variant kVariants[] = {
      aio::BackendKind::io_uring,
      1'000'000'000,
      false},
+    {"layer-major", 4096, 8192, Tier::nvme, Tier::nvme, false, true, "optimal",
+     aio::BackendKind::io_uring, 1'000'000'000, true, engine::AccumulationOrder::layer_major},
+    {"micro-batch-major", 4096, 8192, Tier::nvme, Tier::nvme, false, true, "optimal",
+     aio::BackendKind::io_uring, 1'000'000'000, true, engine::AccumulationOrder::micro_batch_major},
+    {"layer-major, tiny budgets", 0, 0, Tier::nvme, Tier::nvme, false, true, "optimal",
+     aio::BackendKind::io_uring, 1'000'000'000, true, engine::AccumulationOrder::layer_major},
     {"nvme without a device tier", {}, 8192, Tier::nvme, Tier::nvme, false, true},
     {"tiny host without a device tier", {}, 0, Tier::nvme, Tier::nvme, false, true},
 };
@@ -110,6 +117,7 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   options.memory.sub_group_size = Elements(variant.sub_group);
   options.memory.state.moment_dtype = moments;
   options.memory.state.split_master = variant.split_master;
+  options.memory.accumulation_order = variant.order;
   options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;
@@ -132,12 +140,14 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   return options;
 }
 
-class Placement : public testing::TestWithParam<std::tuple<DType, int64_t>> {};
+class Placement : public testing::TestWithParam<std::tuple<DType, int64_t, bool>> {};
 
 TEST_P(Placement, ChangesNoBit) {
   const test::TemporaryFolder folder;
-  model::init_model(small_model(), DType::f32, 3, folder.path());
-  const auto [dtype, micro_batches] = GetParam();
+  const auto [dtype, micro_batches, tied] = GetParam();
+  model::ModelConfig config = small_model();
+  config.tie_word_embeddings = tied;
+  model::init_model(config, DType::f32, 3, folder.path());
   const test::CurveSettings settings = random_curve(folder.path(), dtype, micro_batches);
   std::optional<test::Curve> reference;
   for (const Variant& variant : kVariants) {
@@ -210,7 +220,7 @@ TEST(SkippedStep, LeavesEveryBitAsItWas) {
 
 INSTANTIATE_TEST_SUITE_P(All, Placement,
                          testing::Combine(testing::Values(DType::f32, DType::bf16, DType::f16),
-                                          testing::Values(1, 3)));
+                                          testing::Values(1, 3), testing::Bool()));
 
 }  // namespace
 }  // namespace headrace

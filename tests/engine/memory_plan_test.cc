@@ -103,7 +103,7 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
       EXPECT_TRUE(seen.insert(index_of(shard.state)).second);
       EXPECT_TRUE(seen.insert(index_of(shard.accumulator)).second);
       EXPECT_GE(made.layout.objects[index_of(shard.state)].size,
-                bytes_for(shard.count, DType::f32) * 3);
+                bytes_for(shard.count, DType::f32) * 2 + bytes_for(shard.count, DType::u16));
     }
     EXPECT_EQ(next, module.spec.count);
   }
@@ -111,10 +111,70 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
   const int64_t slack = 4096 * static_cast<int64_t>(made.layout.objects.size());
   EXPECT_NEAR(static_cast<double>(state.weights.count()), static_cast<double>(2 * elements),
               static_cast<double>(slack));
-  EXPECT_NEAR(static_cast<double>(state.optimizer.count()), static_cast<double>(12 * elements),
+  EXPECT_NEAR(static_cast<double>(state.optimizer.count()), static_cast<double>(10 * elements),
+              static_cast<double>(slack));
+  MemoryRequest whole_master = request_of(Tier::nvme, Tier::nvme, true);
+  whole_master.state.split_master = false;
+  const StateBytes larger = state_bytes(plan(config, DType::bf16, whole_master).layout);
+  EXPECT_NEAR(static_cast<double>(larger.optimizer.count()), static_cast<double>(12 * elements),
               static_cast<double>(slack));
   EXPECT_NEAR(static_cast<double>(state.gradients.count()), static_cast<double>(4 * elements),
               static_cast<double>(slack));
+}
+
+TEST(MemoryPlan, LayerMajorKeepsTheActivationsOfAllMicroBatches) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.micro_batches = 4;
+  request.accumulation_order = AccumulationOrder::layer_major;
+  const MemoryPlan layer_major = plan(small_model(false), DType::bf16, request);
+  request.accumulation_order = AccumulationOrder::micro_batch_major;
+  const MemoryPlan micro_batch_major = plan(small_model(false), DType::bf16, request);
+  EXPECT_EQ(state_bytes(layer_major.layout).activations,
+            state_bytes(micro_batch_major.layout).activations * 4);
+  EXPECT_EQ(layer_major.training.operations.size(), micro_batch_major.training.operations.size());
+}
+
+/// Each use of the weights by forward or backward, over the trace: runs of one module are one
+/// visit.
+int64_t weight_visits(const MemoryPlan& made) {
+  int64_t visits = 0;
+  std::optional<size_t> last;
+  for (const StepOperation& step : made.training.operations) {
+    const bool computes = step.kind < StepKind::accumulate;
+    if (computes && step.module != last) {
+      ++visits;
+      last = step.module;
+    }
+  }
+  return visits;
+}
+
+TEST(MemoryPlan, LayerMajorVisitsWeightsTwicePerStep) {
+  const auto config = small_model(false);  // embed, 4 blocks, head
+  for (const int64_t micro_batches : {1, 3}) {
+    MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+    request.micro_batches = micro_batches;
+    request.accumulation_order = AccumulationOrder::layer_major;
+    EXPECT_EQ(weight_visits(plan(config, DType::bf16, request)), 11);
+    request.accumulation_order = AccumulationOrder::micro_batch_major;
+    EXPECT_EQ(weight_visits(plan(config, DType::bf16, request)), 10 * micro_batches + 1);
+  }
+}
+
+/// The automatic choice takes what fits: activations of one micro-batch where memory holds no more.
+TEST(MemoryPlan, AutomaticOrderFallsBackToWhatFits) {
+  MemoryRequest request = request_of(Tier::host, Tier::host, false);
+  request.micro_batches = 16;
+  const auto config = small_model(false);
+  const MinimumBudgets minimum = minimum_budgets(config, DType::bf16, kShape, kNeeds, request);
+  request.device_memory = minimum.device;
+  EXPECT_EQ(plan(config, DType::bf16, request).layout.order, AccumulationOrder::micro_batch_major);
+  request.accumulation_order = AccumulationOrder::layer_major;
+  EXPECT_THROW(plan(config, DType::bf16, request), CapacityError);
+  request.accumulation_order.reset();
+  request.device_memory = kMiB * 64;
+  request.offload_param = Tier::nvme;
+  EXPECT_EQ(plan(config, DType::bf16, request).layout.order, AccumulationOrder::layer_major);
 }
 
 TEST(MemoryPlan, SubGroupSizeIsHonored) {
