@@ -18,6 +18,25 @@ uint16_t rounded(float value, DType dtype) {
 
 }  // namespace
 
+UpdateShard slice(const UpdateShard& shard, Elements first, Elements count) {
+  HR_CHECK(first >= Elements(0) && first + count <= shard.count, "elements {} to {} of {}",
+           first.count(), (first + count).count(), shard.count.count());
+  const auto advance = [&](void* array, DType dtype) -> void* {
+    return array == nullptr ? nullptr
+                            : static_cast<std::byte*>(array) + bytes_for(first, dtype).count();
+  };
+  UpdateShard part = shard;
+  part.count = count;
+  part.master = static_cast<float*>(advance(shard.master, DType::f32));
+  part.master_low = static_cast<uint16_t*>(advance(shard.master_low, DType::u16));
+  part.weight = advance(shard.weight, shard.weight_dtype);
+  part.moment1 = advance(shard.moment1, shard.moment_dtype);
+  part.moment2 = advance(shard.moment2, shard.moment_dtype);
+  part.gradient = nullptr;
+  part.accumulated = nullptr;
+  return part;
+}
+
 void set_master(const UpdateShard& shard, int64_t first, std::span<const float> values) {
   HR_CHECK(first >= 0 && first + static_cast<int64_t>(values.size()) <= shard.count.count(),
            "master of elements {} to {} in a shard of {}", first,

@@ -7,6 +7,9 @@
 
 namespace headrace::engine {
 
+/// Elements [first, first + count) of a shard's arrays; the gradient is left out.
+UpdateShard slice(const UpdateShard& shard, Elements first, Elements count);
+
 /// Sets the fp32 master of elements [first, first + values.size()) of a shard, wherever it is, and
 /// the 16-bit weights rounded from it as the optimizers do. Thread-safe for different ranges.
 void set_master(const UpdateShard& shard, int64_t first, std::span<const float> values);

@@ -64,13 +64,14 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
   layout.state = state_format(options);
   layout.order = options.order;
-  const bool sums_twice = config.tie_word_embeddings && options.micro_batches > 1;
 
   for (model::ModuleSpec& spec : model::module_specs(config)) {
     ModuleObjects module;
     module.weights = table.persistent(spec.name + ".weights", bytes_for(spec.count, options.dtype),
                                       placement.weights);
-    // A fresh gradient passes down to where it is accumulated.
+    const bool is_tied = config.tie_word_embeddings && layout.modules.empty();  // the embedding
+    const bool sums = options.micro_batches > 1 || is_tied;
+    // A fresh gradient passes down to where it is accumulated or used.
     module.gradient = table.transient(spec.name + ".gradient", bytes_for(spec.count, options.dtype),
                                       slower(placement.update(), placement.gradients));
     for (Elements first; first < spec.count; first += shard_max) {
@@ -80,9 +81,12 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
       const std::string suffix = "." + std::to_string(module.shards.size());
       shard.state = table.persistent(spec.name + ".optimizer" + suffix,
                                      layout.state.offsets(shard.count).size, placement.optimizer);
-      shard.accumulator = table.transient(spec.name + ".accumulator" + suffix,
-                                          bytes_for(shard.count, DType::f32), placement.gradients);
-      if (sums_twice && layout.modules.empty()) {  // the embedding comes first
+      if (sums) {
+        shard.accumulator =
+            table.transient(spec.name + ".accumulator" + suffix, bytes_for(shard.count, DType::f32),
+                            placement.gradients);
+      }
+      if (is_tied && options.micro_batches > 1) {
         shard.embedding_accumulator =
             table.transient(spec.name + ".embedding_accumulator" + suffix,
                             bytes_for(shard.count, DType::f32), placement.gradients);
@@ -115,11 +119,11 @@ StateBytes state_bytes(const ModelLayout& layout) {
   StateBytes bytes;
   for (const ModuleObjects& module : layout.modules) {
     bytes.weights += size(module.weights);
+    bytes.gradients += module.shards.front().accumulator ? Bytes(0) : size(module.gradient);
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
-      bytes.gradients += size(shard.accumulator);
-      if (shard.embedding_accumulator) {
-        bytes.gradients += size(*shard.embedding_accumulator);
+      for (const auto& sum : {shard.accumulator, shard.embedding_accumulator}) {
+        bytes.gradients += sum ? size(*sum) : Bytes(0);
       }
     }
   }

@@ -31,8 +31,10 @@ struct Placement {
 struct Shard {
   Elements first;
   Elements count;
-  ObjectId state{};        ///< optimizer state, as ModelLayout::state says
-  ObjectId accumulator{};  ///< fp32 gradient, `count` elements
+  ObjectId state{};  ///< optimizer state, as ModelLayout::state says
+  /// fp32 sum of the gradients, `count` elements. Empty where a module has one gradient per step:
+  /// that one is used as it is.
+  std::optional<ObjectId> accumulator;
   /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
   /// of the embedding are summed here, so that the sum does not depend on the order of the passes.
   std::optional<ObjectId> embedding_accumulator;

@@ -44,7 +44,11 @@ float* floats(std::span<std::byte> bytes) {
 
 StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
                        const ComputeScratch& scratch)
-    : layout_(layout), network_(network), stream_(stream), scratch_(scratch) {
+    : layout_(layout),
+      network_(network),
+      stream_(stream),
+      scratch_(scratch),
+      measured_(static_cast<size_t>(kStatisticsBlock.count())) {
   for (const ModuleObjects& module : layout.modules) {
     const int64_t blocks =
         (module.spec.count.count() + kStatisticsBlock.count() - 1) / kStatisticsBlock.count();
@@ -66,6 +70,9 @@ OperationBody StepBodies::training(const StepTrace& trace,
         return;
       case StepKind::join_sums:
         join_sums(step, uses);
+        return;
+      case StepKind::measure:
+        measure(step, uses);
         return;
       case StepKind::finish_norm:
         finish_norm(numbers);
@@ -197,15 +204,38 @@ void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
   gather_statistics(step, sum);
 }
 
+/// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
+void StepBodies::measure(const StepOperation& step, UseBytes uses) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  const std::byte* gradient = uses[0].data();
+  for (Elements at; at < shard.count; at += kStatisticsBlock) {
+    const Elements count = std::min(kStatisticsBlock, shard.count - at);
+    for_parameter_ranges(
+        module.spec, shard.first + at, count,
+        [&](const model::ParameterSpec& parameter, int64_t first, int64_t to, int64_t length) {
+          const Elements packed = parameter.offset + Elements(first);
+          device::cpu::cast(gradient + bytes_for(packed, layout_.dtype).count(), layout_.dtype,
+                            measured_.data() + to, DType::f32, Elements(length));
+        },
+        [&](int64_t to, int64_t length) { std::fill_n(measured_.data() + to, length, 0.0F); });
+    note_block(step.module, shard.first + at, measured_.data(), count);
+  }
+}
+
 void StepBodies::gather_statistics(const StepOperation& step, const float* gradient) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
-  const int64_t block = kStatisticsBlock.count();
-  for (int64_t at = 0; at < shard.count.count(); at += block) {
-    const auto stats = device::cpu::gradient_stats(
-        gradient + at, Elements(std::min(block, shard.count.count() - at)));
-    statistics_[step.module][static_cast<size_t>((shard.first.count() + at) / block)] = {
-        stats.sum_of_squares, stats.all_finite};
+  for (Elements at; at < shard.count; at += kStatisticsBlock) {
+    note_block(step.module, shard.first + at, gradient + at.count(),
+               std::min(kStatisticsBlock, shard.count - at));
   }
+}
+
+/// Statistics of the block of a module that begins at element `first`.
+void StepBodies::note_block(size_t module, Elements first, const float* gradient, Elements count) {
+  const auto stats = device::cpu::gradient_stats(gradient, count);
+  statistics_[module][static_cast<size_t>(first / kStatisticsBlock)] = {stats.sum_of_squares,
+                                                                        stats.all_finite};
 }
 
 void StepBodies::finish_norm(StepNumbers& numbers) {
@@ -260,10 +290,24 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, StepNumbers& n
     restore_weights(arrays);  // the object may be written anew in this step
     return;
   }
-  arrays.gradient = floats(uses[1]);
-  if (!engine::update(numbers.optimizer, arrays).all_finite) {
-    numbers.weights_finite = false;
+  if (shard.accumulator) {
+    arrays.gradient = uses[1].data();
+    numbers.weights_finite &= engine::update(numbers.optimizer, arrays).all_finite;
+    return;
   }
+  // A fresh gradient has nothing in the gaps between parameters; what is there of the state is
+  // zero and stays so.
+  const std::byte* gradient = uses[1].data();
+  for_parameter_ranges(
+      layout_.modules[step.module].spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        UpdateShard part = slice(arrays, Elements(at), Elements(count));
+        const Elements packed = parameter.offset + Elements(first);
+        part.gradient = gradient + bytes_for(packed, layout_.dtype).count();
+        part.gradient_dtype = layout_.dtype;
+        numbers.weights_finite &= engine::update(numbers.optimizer, part).all_finite;
+      },
+      [](int64_t /*at*/, int64_t /*count*/) {});
 }
 
 void StepBodies::load_shard(const StepOperation& step, UseBytes uses,

@@ -71,6 +71,8 @@ class StepBodies {
                float gradient_scale, double* loss_sum);
   void accumulate(const StepOperation& step, UseBytes uses);
   void join_sums(const StepOperation& step, UseBytes uses);
+  void measure(const StepOperation& step, UseBytes uses);
+  void note_block(size_t module, Elements first, const float* gradient, Elements count);
   void gather_statistics(const StepOperation& step, const float* gradient);
   void finish_norm(StepNumbers& numbers);
   void update(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
@@ -82,6 +84,7 @@ class StepBodies {
   device::Stream& stream_;
   ComputeScratch scratch_;
   std::vector<std::vector<BlockStatistics>> statistics_;  // [module][block]
+  std::vector<float> measured_;                           ///< one block, of the CPU worker
 };
 
 }  // namespace headrace::engine

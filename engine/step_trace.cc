@@ -78,32 +78,30 @@ class TraceBuilder {
         {.kind = StepKind::embed_backward, .module = layout_.embed(), .micro_batch = micro_batch});
   }
 
-  /// A module's fresh gradient into its accumulators, which are created at its first one. `last`:
-  /// they are final afterwards. `to_embedding`: into the embedding accumulators, where there are.
+  /// Takes a module's fresh gradient: into its accumulators, which are created at its first one,
+  /// or as it is. `last`: its gradients are final afterwards. `to_embedding`: into the embedding
+  /// accumulators, where there are.
   void accumulate(size_t module, int64_t micro_batch, bool last, bool to_embedding = false) {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
-      const bool second = to_embedding && shards[k].embedding_accumulator.has_value();
-      const ObjectId target = second ? *shards[k].embedding_accumulator : shards[k].accumulator;
-      const bool first = started_.insert(index_of(target)).second;
-      std::vector<Use> uses = {update_use(gradient(module), Access::read, k + 1 == shards.size()),
-                               update_use(target, first ? Access::write : Access::update)};
-      if (last && !second) {
-        uses.push_back(norm_use());
+      if (!shards[k].accumulator) {
+        add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(shards[k].count, 2),
+            {update_use(gradient(module), Access::read), norm_use()},
+            {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
+        continue;
       }
-      add(Lane::cpu_optimizer, name_of(module) + ".accumulate", seconds(shards[k].count, 10),
-          std::move(uses),
-          {.kind = StepKind::accumulate,
-           .module = module,
-           .shard = k,
-           .micro_batch = micro_batch,
-           .to_embedding = second,
-           .first_gradient = first,
-           .last_gradient = last && !second});
+      const bool second = to_embedding && shards[k].embedding_accumulator.has_value();
+      add_to(second ? *shards[k].embedding_accumulator : *shards[k].accumulator,
+             {.kind = StepKind::accumulate,
+              .module = module,
+              .shard = k,
+              .micro_batch = micro_batch,
+              .to_embedding = second,
+              .last_gradient = last && !second});
       if (last && second) {
         add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(shards[k].count, 12),
-            {update_use(target, Access::read, true),
-             update_use(shards[k].accumulator, Access::update), norm_use()},
+            {update_use(*shards[k].embedding_accumulator, Access::read, true),
+             update_use(*shards[k].accumulator, Access::update), norm_use()},
             {.kind = StepKind::join_sums, .module = module, .shard = k, .last_gradient = true});
       }
     }
@@ -118,8 +116,7 @@ class TraceBuilder {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
       add(Lane::cpu_optimizer, name_of(module) + ".update", seconds(shards[k].count, 30),
-          {update_use(shards[k].state, Access::update),
-           update_use(shards[k].accumulator, Access::read, true),
+          {update_use(shards[k].state, Access::update), final_gradient(module, k),
            update_use(weights(module), weights_access(k)),
            update_use(layout_.gradient_norm, Access::read, last_of_step && k + 1 == shards.size())},
           {.kind = StepKind::update, .module = module, .shard = k});
@@ -151,6 +148,29 @@ class TraceBuilder {
   Access weights_access(size_t shard) const {
     return layout_.state.master == MasterPlace::state && shard == 0 ? Access::write
                                                                     : Access::update;
+  }
+
+  /// Adds the fresh gradient to one shard's accumulator.
+  void add_to(ObjectId accumulator, StepOperation step) {
+    const auto& shards = layout_.modules[step.module].shards;
+    step.first_gradient = started_.insert(index_of(accumulator)).second;
+    std::vector<Use> uses = {
+        update_use(gradient(step.module), Access::read, step.shard + 1 == shards.size()),
+        update_use(accumulator, step.first_gradient ? Access::write : Access::update)};
+    if (step.last_gradient) {
+      uses.push_back(norm_use());
+    }
+    add(Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
+        seconds(shards[step.shard].count, 10), std::move(uses), step);
+  }
+
+  /// The gradient that the update of a shard reads, for the last time.
+  Use final_gradient(size_t module, size_t shard) const {
+    const auto& shards = layout_.modules[module].shards;
+    if (shards[shard].accumulator) {
+      return update_use(*shards[shard].accumulator, Access::read, true);
+    }
+    return update_use(gradient(module), Access::read, shard + 1 == shards.size());
   }
 
   Use norm_use() {

@@ -18,6 +18,7 @@ enum class StepKind : uint8_t {
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
   join_sums,    ///< adds one shard's embedding accumulator to its accumulator
+  measure,      ///< statistics of one shard of a gradient that is used as it is
   finish_norm,  ///< global norm and clip coefficient are known after it
   update,       ///< optimizer step of one shard
   load,         ///< fills weights and optimizer state of one shard from the checkpoint

@@ -101,7 +101,7 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
       EXPECT_EQ(shard.first.count() % kStatisticsBlock.count(), 0);
       next = shard.first + shard.count;
       EXPECT_TRUE(seen.insert(index_of(shard.state)).second);
-      EXPECT_TRUE(seen.insert(index_of(shard.accumulator)).second);
+      EXPECT_TRUE(seen.insert(index_of(*shard.accumulator)).second);
       EXPECT_GE(made.layout.objects[index_of(shard.state)].size,
                 bytes_for(shard.count, DType::f32) * 2 + bytes_for(shard.count, DType::u16));
     }
@@ -120,6 +120,24 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
               static_cast<double>(slack));
   EXPECT_NEAR(static_cast<double>(state.gradients.count()), static_cast<double>(4 * elements),
               static_cast<double>(slack));
+}
+
+TEST(MemoryPlan, OneGradientPerStepIsNotSummed) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.micro_batches = 1;
+  for (const bool tied : {false, true}) {
+    const MemoryPlan made = plan(small_model(tied), DType::bf16, request);
+    int64_t expected = 0;
+    for (size_t i = 0; i < made.layout.modules.size(); ++i) {
+      const ModuleObjects& module = made.layout.modules[i];
+      const bool sums = tied && i == made.layout.embed();  // the head's gradient and its own
+      EXPECT_EQ(module.shards.front().accumulator.has_value(), sums) << module.spec.name;
+      expected += module.spec.count.count() * (sums ? 4 : 2);
+    }
+    EXPECT_NEAR(static_cast<double>(state_bytes(made.layout).gradients.count()),
+                static_cast<double>(expected),
+                4096.0 * static_cast<double>(made.layout.objects.size()));
+  }
 }
 
 TEST(MemoryPlan, LayerMajorKeepsTheActivationsOfAllMicroBatches) {
