@@ -149,7 +149,6 @@ TEST(MemoryPlan, LayerMajorKeepsTheActivationsOfAllMicroBatches) {
   const MemoryPlan micro_batch_major = plan(small_model(false), DType::bf16, request);
   EXPECT_EQ(state_bytes(layer_major.layout).activations,
             state_bytes(micro_batch_major.layout).activations * 4);
-  EXPECT_EQ(layer_major.training.operations.size(), micro_batch_major.training.operations.size());
 }
 
 /// Each use of the weights by forward or backward, over the trace: runs of one module are one
@@ -238,6 +237,8 @@ TEST(StepTrace, EveryModuleIsUpdatedOnceAndEveryGradientAccumulated) {
     }
     if (step.kind == StepKind::accumulate && step.shard == 0) {
       ++accumulations[step.module];
+    }
+    if (step.shard == 0) {
       last[step.module] += step.last_gradient ? 1 : 0;
     }
   }
