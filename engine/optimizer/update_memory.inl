@@ -104,7 +104,7 @@ HWY_INLINE auto to_f16_words(D d, hn::Vec<D> x) {
 /// Elements of one round of the loop: one cache line of 16-bit values.
 constexpr int64_t kGroup = 32;
 /// Longer distances cost more than they hide.
-constexpr int64_t kPrefetchElements = 64;
+constexpr int64_t kPrefetchElements = 256;
 
 // Past the end of an array a prefetch does nothing.
 HWY_INLINE void prefetch_f32(const void* array, int64_t i) {

@@ -1,0 +1,144 @@
+#include "bench/optimizer_traffic.h"
+
+#include <atomic>
+
+#include "base/check.h"
+#include "base/parallel.h"
+
+// The order of these includes matters.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/optimizer_traffic.cc"
+#include "hwy/foreach_target.h"  // re-includes this file for every instruction set but the last
+#include "hwy/highway.h"
+#include "hwy/cache_control.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace headrace::bench {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int64_t kGroup = 32;
+constexpr int64_t kPrefetchElements = 256;
+constexpr int64_t kBlock = int64_t{1} << 16;
+
+template <int kReadWrite4, int kReadWrite2, bool kRead4, bool kRead2, bool kWrite2>
+class Traffic {
+ public:
+  Traffic(const TrafficArrays& arrays, uint32_t zero) : a_(arrays), zero_(zero) {}
+
+  /// Elements [begin, end), whole groups only. Returns a value that depends on what was read.
+  HWY_INLINE uint32_t run(int64_t begin, int64_t end) const {
+    const hn::ScalableTag<uint32_t> d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    auto seen = hn::Zero(d);
+    for (int64_t i = begin; i + kGroup <= end; i += kGroup) {
+      prefetch(i + kPrefetchElements);
+      for (int64_t j = i; j < i + kGroup; j += lanes) {
+        seen = hn::Or(seen, move(d, j));
+      }
+    }
+    if constexpr (kWrite2) {
+      hwy::FlushStream();
+    }
+    return hn::GetLane(hn::MaxOfLanes(d, seen));
+  }
+
+ private:
+  HWY_INLINE void prefetch(int64_t i) const {
+    const auto four = [](const float* at) HWY_ATTR {
+      hwy::Prefetch(at);
+      hwy::Prefetch(at + kGroup / 2);
+    };
+    for (int k = 0; k < kReadWrite4; ++k) {
+      four(a_.read_write4[k] + i);
+    }
+    for (int k = 0; k < kReadWrite2; ++k) {
+      hwy::Prefetch(a_.read_write2[k] + i);
+    }
+    if constexpr (kRead4) {
+      four(a_.read4 + i);
+    }
+    if constexpr (kRead2) {
+      hwy::Prefetch(a_.read2 + i);
+    }
+  }
+
+  /// One vector of elements. `zero_` is not known to the compiler, so the stores stay.
+  template <class D>
+  HWY_INLINE hn::Vec<D> move(D d, int64_t i) const {
+    const hn::Rebind<uint16_t, D> d16;
+    const auto zero = hn::Set(d, zero_);
+    const auto zero16 = hn::Set(d16, static_cast<uint16_t>(zero_));
+    auto seen = hn::Zero(d);
+    if constexpr (kRead4) {
+      seen = hn::LoadU(d, reinterpret_cast<const uint32_t*>(a_.read4) + i);
+    }
+    if constexpr (kRead2) {
+      seen = hn::PromoteTo(d, hn::LoadU(d16, a_.read2 + i));
+    }
+    for (int k = 0; k < kReadWrite4; ++k) {
+      auto* const at = reinterpret_cast<uint32_t*>(a_.read_write4[k]) + i;
+      hn::StoreU(hn::Xor(hn::LoadU(d, at), zero), d, at);
+    }
+    for (int k = 0; k < kReadWrite2; ++k) {
+      auto* const at = a_.read_write2[k] + i;
+      hn::StoreU(hn::Xor(hn::LoadU(d16, at), zero16), d16, at);
+    }
+    if constexpr (kWrite2 && hn::MaxLanes(D()) * sizeof(uint16_t) >= 16) {
+      hn::Stream(zero16, d16, a_.write2 + i);
+    } else if constexpr (kWrite2) {
+      hn::StoreU(zero16, d16, a_.write2 + i);
+    }
+    return seen;
+  }
+
+  const TrafficArrays a_;
+  const uint32_t zero_;
+};
+
+/// Whether the arrays are those of the template arguments; then it has moved them.
+template <int kReadWrite4, int kReadWrite2, bool kRead4, bool kRead2, bool kWrite2>
+HWY_NOINLINE bool moves(const TrafficArrays& a) {
+  const bool fits = (kReadWrite4 == 0 || a.read_write4[kReadWrite4 - 1] != nullptr) &&
+                    (kReadWrite4 == 3 || a.read_write4[kReadWrite4] == nullptr) &&
+                    (kReadWrite2 == 0 || a.read_write2[kReadWrite2 - 1] != nullptr) &&
+                    (kReadWrite2 == 4 || a.read_write2[kReadWrite2] == nullptr) &&
+                    kRead4 == (a.read4 != nullptr) && kRead2 == (a.read2 != nullptr) &&
+                    kWrite2 == (a.write2 != nullptr);
+  if (!fits) {
+    return false;
+  }
+  static volatile uint32_t zero = 0;
+  std::atomic<uint32_t> sink = 0;
+  const Traffic<kReadWrite4, kReadWrite2, kRead4, kRead2, kWrite2> traffic(a, zero);
+  parallel_for_blocks(a.count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+    sink.fetch_or(traffic.run(begin, end), std::memory_order_relaxed);
+  });
+  return true;
+}
+
+bool move_traffic_here(const TrafficArrays& a) {
+  return moves<3, 0, true, false, true>(a) || moves<3, 0, false, true, true>(a) ||
+         moves<3, 0, true, false, false>(a) || moves<2, 0, true, false, true>(a) ||
+         moves<2, 2, false, true, false>(a) || moves<1, 2, false, true, false>(a) ||
+         moves<0, 4, false, true, false>(a) || moves<0, 3, false, true, false>(a) ||
+         moves<0, 2, false, true, false>(a);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headrace::bench
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headrace::bench {
+
+HWY_EXPORT(move_traffic_here);
+
+void move_traffic(const TrafficArrays& arrays) {
+  HR_CHECK(HWY_DYNAMIC_DISPATCH(move_traffic_here)(arrays), "no traffic kernel for these arrays");
+}
+
+}  // namespace headrace::bench
+#endif  // HWY_ONCE
