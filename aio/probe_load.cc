@@ -54,7 +54,9 @@ class ClosedLoop {
     if (is_cancelled()) {
       throw InterruptedError("the probe was stopped; its test file is removed");
     }
-    result_.seconds = seconds_between(counted_from_, Clock::now());
+    const Clock::time_point now = Clock::now();
+    result_.seconds = seconds_between(counted_from_, now);
+    finish_samples(seconds_between(begin_, now));
     return std::move(result_);
   }
 
@@ -110,6 +112,9 @@ class ClosedLoop {
     if (error && !error_) {
       error_ = error;
     }
+    if (!error && is_counting_ && plan_.sample_seconds > 0) {
+      note_sample(now);
+    }
     if (!error && is_counting_ && now >= counted_from_) {
       result_.bytes += plan_.block_size.count();
       (is_write ? result_.write_ms : result_.read_ms)
@@ -117,6 +122,26 @@ class ClosedLoop {
     }
     free_.push_back(slot);
     changed_.notify_all();  // under the lock: the waiter may destroy this object
+  }
+
+  /// With the lock held.
+  void note_sample(Clock::time_point now) {
+    const auto interval = static_cast<size_t>(seconds_between(begin_, now) / plan_.sample_seconds);
+    if (interval >= sample_bytes_.size()) {
+      sample_bytes_.resize(interval + 1);
+    }
+    sample_bytes_[interval] += plan_.block_size.count();
+  }
+
+  void finish_samples(double seconds) {
+    if (plan_.sample_seconds <= 0) {
+      return;
+    }
+    result_.samples.interval_seconds = plan_.sample_seconds;
+    sample_bytes_.resize(static_cast<size_t>(seconds / plan_.sample_seconds));
+    for (const int64_t bytes : sample_bytes_) {
+      result_.samples.rates.push_back(static_cast<double>(bytes) / plan_.sample_seconds);
+    }
   }
 
   void drain() {
@@ -137,6 +162,7 @@ class ClosedLoop {
   std::vector<int> free_;
   std::vector<Clock::time_point> sent_at_;  ///< by slot; written while the slot is the sender's
   LoadResult result_;
+  std::vector<int64_t> sample_bytes_;
   std::exception_ptr error_;
   bool is_counting_ = true;
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "aio/io.h"
+#include "aio/probe_verdicts.h"
 
 namespace headrace::aio {
 
@@ -24,6 +25,7 @@ struct LoadPlan {
   double seconds = 1;           ///< stops after so long
   double warm_seconds = 0;      ///< transfers that end before this are not counted
   bool one_pass = false;
+  double sample_seconds = 0;  ///< above 0: bytes per interval of this length are noted
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -33,6 +35,7 @@ struct LoadResult {
   int64_t blocks_sent = 0;
   std::vector<double> read_ms;  ///< from submission to end, of the counted transfers
   std::vector<double> write_ms;
+  RateSeries samples;  ///< over the whole run, complete intervals only
   double rate() const { return seconds > 0 ? static_cast<double>(bytes) / seconds : 0; }
 };
 

@@ -3,21 +3,23 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
+#include <chrono>
+#include <cstring>
 #include <random>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/parallel.h"
+#include "base/random.h"
 
 namespace headrace::aio {
 
@@ -47,6 +49,15 @@ std::string error_text(int number) {
   return std::generic_category().message(number);
 }
 
+/// -1 where the file system or the kernel does not know such files.
+int open_without_name(const std::string& folder) {
+  int descriptor = -1;
+  do {
+    descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  } while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
 struct statfs status_of(const std::string& folder) {
   struct statfs status {};
   int result = -1;
@@ -58,16 +69,6 @@ struct statfs status_of(const std::string& folder) {
         fmt::format("cannot use {}: {}; name a folder that exists", folder, error_text(errno)));
   }
   return status;
-}
-
-/// The first line of a small file, without blanks around it; empty when it cannot be read.
-std::string first_line(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  const size_t begin = line.find_first_not_of(" \t");
-  const size_t end = line.find_last_not_of(" \t");
-  return begin == std::string::npos ? "" : line.substr(begin, end - begin + 1);
 }
 
 }  // namespace
@@ -87,45 +88,35 @@ Bytes free_space_of(const std::string& folder) {
   return Bytes(static_cast<int64_t>(status.f_bavail)) * static_cast<int64_t>(status.f_frsize);
 }
 
-std::string device_of(const std::string& folder) {
-  struct stat status {};
-  if (::stat(folder.c_str(), &status) != 0) {
-    return "";
-  }
-  std::error_code missing;
-  const std::filesystem::path link =
-      fmt::format("/sys/dev/block/{}:{}", major(status.st_dev), minor(status.st_dev));
-  std::filesystem::path device = std::filesystem::canonical(link, missing);
-  if (missing) {
-    return "";
-  }
-  if (std::filesystem::exists(device / "partition", missing)) {
-    device = device.parent_path();
-  }
-  std::string details;
-  for (const char* name : {"device/vendor", "device/model"}) {
-    const std::string line = first_line(device / name);
-    details += (details.empty() || line.empty() ? "" : " ") + line;
-  }
-  return device.filename().string() + (details.empty() ? "" : " (" + details + ")");
+std::string file_system_id_of(const std::string& folder) {
+  const fsid_t id = status_of(folder).f_fsid;
+  uint64_t number = 0;
+  static_assert(sizeof number == sizeof id);
+  std::memcpy(&number, &id, sizeof number);
+  return number == 0 ? "" : fmt::format("{:016x}", number);
 }
 
-ScratchFile::ScratchFile(const std::string& folder) {
+ScratchFile::ScratchFile(const std::string& folder) : name_("the test file in " + folder) {
+  descriptor_ = open_without_name(folder);
+  if (descriptor_ >= 0) {
+    return;
+  }
   std::random_device random;
-  name_ = fmt::format("{}/.headrace-probe-{}-{:08x}", folder, ::getpid(), random());
+  const std::string path =
+      fmt::format("{}/.headrace-probe-{}-{:08x}", folder, ::getpid(), random());
   do {
-    descriptor_ = ::open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) {
     throw InputError(
         fmt::format("cannot create a test file in {}: {}; name a folder you may write to", folder,
                     error_text(errno)));
   }
-  if (::unlink(name_.c_str()) != 0) {
+  if (::unlink(path.c_str()) != 0) {
     const int number = errno;
     ::close(descriptor_);
     throw IoError("cannot remove a test file, remove it by hand",
-                  IoError::Where{.path = name_, .error_number = number});
+                  IoError::Where{.path = path, .error_number = number});
   }
 }
 
@@ -135,6 +126,38 @@ ScratchFile::~ScratchFile() {
 
 std::string ScratchFile::path() const {
   return fmt::format("/proc/self/fd/{}", descriptor_);
+}
+
+std::string ScratchFile::path_for_others() const {
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), descriptor_);
+}
+
+double ScratchFile::cached_share(Bytes size) const {
+  const auto length = static_cast<size_t>(size.count());
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages((length + page - 1) / page);
+  void* const mapped = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor_, 0);
+  if (mapped == MAP_FAILED) {
+    throw IoError("cannot map", IoError::Where{.path = name_, .error_number = errno});
+  }
+  const int result = ::mincore(mapped, length, pages.data());
+  const int number = errno;
+  ::munmap(mapped, length);
+  if (result != 0) {
+    throw IoError("cannot ask for cached pages",
+                  IoError::Where{.path = name_, .error_number = number});
+  }
+  const auto cached = std::count_if(pages.begin(), pages.end(),
+                                    [](unsigned char state) { return (state & 1U) != 0; });
+  return static_cast<double>(cached) / static_cast<double>(pages.size());
+}
+
+void ScratchFile::drop_cache() const {
+  if (::fdatasync(descriptor_) != 0) {
+    throw IoError("cannot sync", IoError::Where{.path = name_, .error_number = errno});
+  }
+  // A hint: file systems in memory have nowhere to drop to.
+  static_cast<void>(::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED));
 }
 
 HugeMemory::HugeMemory(Bytes size) : size_(align_up(size, Bytes(2 << 20))) {
@@ -147,6 +170,44 @@ HugeMemory::HugeMemory(Bytes size) : size_(align_up(size, Bytes(2 << 20))) {
   data_ = static_cast<std::byte*>(mapped);
   // A hint: without huge pages the probe measures what this system gives.
   static_cast<void>(::madvise(data_, static_cast<size_t>(size_.count()), MADV_HUGEPAGE));
+}
+
+void HugeMemory::fill_random(uint64_t seed) {
+  constexpr int64_t kPattern = int64_t{1} << 20;
+  Random random(seed, 0x70726f6265);
+  const int64_t words = size_.count() / static_cast<int64_t>(sizeof(uint64_t));
+  const int64_t pattern = kPattern / static_cast<int64_t>(sizeof(uint64_t));
+  auto* const memory = reinterpret_cast<uint64_t*>(data_);  // pages are aligned
+  for (int64_t i = 0; i < std::min(pattern, words); ++i) {
+    memory[i] = random.next_u64();
+  }
+  for (int64_t begin = pattern; begin < words; begin += pattern) {
+    const uint64_t mask = random.next_u64();  // so that no two blocks are equal
+    for (int64_t i = begin; i < std::min(begin + pattern, words); ++i) {
+      memory[i] = memory[i - begin] ^ mask;
+    }
+  }
+}
+
+double HugeMemory::copy_rate(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kPassesMin = 4;
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  const int64_t half = std::min<int64_t>(size_.count() / 2, int64_t{64} << 20);
+  const auto start = Clock::now();
+  auto end = start;
+  double best = 0;
+  for (int pass = 0;
+       pass < kPassesMin || std::chrono::duration<double>(end - start).count() < seconds; ++pass) {
+    const auto begin = Clock::now();
+    parallel_for_blocks(half, kBlock, [&](int64_t from, int64_t to) {
+      std::memcpy(data_ + half + from, data_ + from, static_cast<size_t>(to - from));
+    });
+    end = Clock::now();
+    const std::chrono::duration<double> took = end - begin;
+    best = std::max(best, static_cast<double>(half) / took.count());
+  }
+  return best;
 }
 
 HugeMemory::~HugeMemory() {

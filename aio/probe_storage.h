@@ -10,11 +10,12 @@ namespace headrace::aio {
 /// the folder cannot be used.
 std::string file_system_of(const std::string& folder);
 Bytes free_space_of(const std::string& folder);
-/// "vda (vendor model)"; empty where no block device stands behind the folder.
-std::string device_of(const std::string& folder);
+/// statfs's identifier, in hexadecimal; empty where the file system has none.
+std::string file_system_id_of(const std::string& folder);
 
-/// A file without a name: made with a unique one, which is removed at once. Owns its descriptor;
-/// path() opens it again while this object lives. Nothing stays behind, even after kill -9.
+/// A file without a name (O_TMPFILE; where that is refused: made with a unique name that is removed
+/// at once). Owns its descriptor; path() opens it again while this object lives. Nothing stays
+/// behind, even after kill -9.
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& folder);
@@ -23,8 +24,14 @@ class ScratchFile {
   ~ScratchFile();
 
   std::string path() const;
-  /// The name it was made with, for messages.
+  /// The same for another process of this user.
+  std::string path_for_others() const;
+  /// For messages: what the user knows.
   const std::string& name() const { return name_; }
+  /// Share of the first `size` bytes that are in the page cache. IoError.
+  double cached_share(Bytes size) const;
+  /// Writes back and drops what the page cache holds of it, as far as the system does.
+  void drop_cache() const;
 
  private:
   std::string name_;
@@ -41,6 +48,12 @@ class HugeMemory {
 
   std::byte* data() const { return data_; }
   Bytes size() const { return size_; }
+  /// Writes every byte: values that no drive compresses or stores once for several blocks. They
+  /// depend on the seed alone.
+  void fill_random(uint64_t seed = 0);
+  /// Bytes per second that all threads copy within it, for about `seconds`: the best of several
+  /// passes, for other work on the machine only makes it slower. Contents change.
+  double copy_rate(double seconds);
 
  private:
   std::byte* data_ = nullptr;

@@ -104,6 +104,7 @@ void Engine::open_store(const EngineOptions& options) {
   io_description_ = io_->description();
   tiers::ExtentStoreOptions store;
   store.paths = options.nvme_paths;
+  store.weights = options.nvme_weights;
   store.run_id = options.run_id;
   store.disk_budget = options.nvme_budget;
   store.verify_reads = options.verify_reads;

@@ -31,6 +31,7 @@ struct EngineOptions {
   bool pin_memory = true;
   aio::IoEngineOptions io;
   std::vector<std::string> nvme_paths;
+  std::vector<double> nvme_weights;  ///< share of the data per path, any scale; empty: equal
   std::string run_id;
   std::optional<int> numa_node;  ///< of host memory and optimizer threads; empty: all nodes
   Bytes nvme_budget;

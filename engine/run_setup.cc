@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/nvme_weights.h"
 #include "tiers/topology.h"
 
 namespace headrace::engine {
@@ -59,6 +60,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.vocab_tile = settings.vocab_tile;
   options.pin_memory = settings.offload.pin_memory;
   options.nvme_paths = settings.offload.nvme_paths;
+  options.nvme_weights = nvme_weights(options.nvme_paths);
   options.run_id = settings.run_id;
   options.numa_node = settings.numa_node;
   options.verify_reads = settings.aio.verify_reads;

@@ -19,6 +19,7 @@ int run(int argc, char** argv) {
   headrace::tools::add_train(app);
   headrace::tools::add_init_model(app);
   headrace::tools::add_probe(app);
+  headrace::tools::add_bench(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

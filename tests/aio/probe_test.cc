@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "aio/probe_load.h"
 #include "aio/probe_storage.h"
@@ -33,9 +35,7 @@ ProbeOptions small_probe(const TestFolder& folder) {
 ProbePoint point(Bytes block, int depth, double rate) {
   return {.block_size = block,
           .queue_depth = depth,
-          .read_rate = rate,
-          .write_rate = rate,
-          .mixed_rate = rate,
+          .rates = {.read = rate, .write = rate, .mixed = rate},
           .is_measured = true};
 }
 
@@ -54,27 +54,28 @@ TEST(Probe, MeasuresWithinItsTimeAndLeavesNothing) {
   EXPECT_TRUE(is_empty(folder));
   EXPECT_TRUE(ascending);
   EXPECT_EQ(last, 1.0);
-  EXPECT_EQ(report.points.size(), 4U);
+  EXPECT_EQ(report.points.size(), 5U);
   const ProbePoint& best = report.points[report.best];
   EXPECT_TRUE(best.is_measured);
-  EXPECT_GT(best.read_rate, 0.0);
-  EXPECT_GT(best.write_rate, 0.0);
-  EXPECT_GT(best.mixed_rate, 0.0);
+  EXPECT_GT(best.rates.read, 0.0);
+  EXPECT_GT(best.rates.write, 0.0);
+  EXPECT_GT(best.rates.mixed, 0.0);
+  EXPECT_GT(best.read_latency.p50_ms, 0.0);
   EXPECT_GE(best.read_latency.p99_ms, best.read_latency.p50_ms);
-  EXPECT_EQ(report.best, 0U);  // the only one with no more than 64 MiB in flight
+  EXPECT_GE(best.read_latency.p999_ms, best.read_latency.p99_ms);
+  ASSERT_EQ(report.modes.size(), 3U);
+  EXPECT_FALSE(report.modes[0].is_refused) << report.modes[0].left_out;
+  EXPECT_GT(report.duplex, 0.0);
+  EXPECT_GT(report.cache.memory_rate, 0.0);
+  EXPECT_FALSE(report.writes.rates.empty());
+  EXPECT_FALSE(report.storage.key.empty());
+  EXPECT_LE(best.in_flight(), options.memory);
   const std::string text = render(report);
   EXPECT_THAT(text, HasSubstr(folder.path()));
   EXPECT_THAT(text, HasSubstr("not measured: 256 MiB in flight, 64.0 MiB of memory allowed"));
   EXPECT_THAT(text, HasSubstr("#"));
-}
-
-TEST(Probe, BestPointPrefersFewBytesInFlightAmongEquals) {
-  EXPECT_EQ(best_point({point(kMiB, 32, 100), point(kMiB, 128, 103), point(kMiB, 8, 60)}), 0U);
-  EXPECT_EQ(best_point({point(kMiB, 32, 90), point(kMiB, 128, 100)}), 1U);
-  ProbePoint unmeasured = point(kMiB, 8, 1000);
-  unmeasured.is_measured = false;
-  EXPECT_EQ(best_point({unmeasured, point(kMiB, 128, 1)}), 1U);
-  EXPECT_THROW(best_point({unmeasured}), CapacityError);
+  EXPECT_THAT(text, HasSubstr("\nduplex "));
+  EXPECT_THAT(text, HasSubstr("\nsubmission       interrupt "));
 }
 
 TEST(Probe, AioBlockHasTheKnownKeys) {
@@ -83,7 +84,7 @@ TEST(Probe, AioBlockHasTheKnownKeys) {
   report.best = 1;
   const auto block = nlohmann::json::parse(aio_block(report));
   EXPECT_EQ(block, nlohmann::json::parse(R"({"aio": {"block_size": 4194304, "queue_depth": 16,
-      "intra_op_parallelism": 1, "single_submit": false, "overlap_events": true}})"));
+      "intra_op_parallelism": 1}})"));
 }
 
 TEST(Probe, ShortOfSpaceIsSaidBefore) {
@@ -150,13 +151,84 @@ TEST(ProbeLoad, ErrorsAreThrownAfterTheLastEnd) {
   EXPECT_EQ(pass.bytes, 4 << 20);
 }
 
+TEST(Probe, MemoryFileSystemsAreNamed) {
+  if (!std::filesystem::exists("/dev/shm")) {
+    GTEST_SKIP() << "there is no /dev/shm";
+  }
+  const TestFolder folder("/dev/shm");
+  const ProbeReport report = probe(small_probe(folder));
+  EXPECT_FALSE(report.is_direct);
+  EXPECT_EQ(report.cache.kind, CacheKind::memory_file_system);
+  EXPECT_THAT(render(report), HasSubstr("no O_DIRECT"));
+  EXPECT_TRUE(is_empty(folder));
+}
+
+TEST(ProbeLoad, SamplesAddUpToWhatWasWritten) {
+  SimulatedDiskOptions disk_options;
+  disk_options.delay_us_max = 4000;
+  const auto engine = create_simulated_engine(std::make_shared<SimulatedDisk>(disk_options), {});
+  const FileId file = engine->open("disk", true);
+  engine->allocate(file, kMiB * 8);
+  const TestMemory memory(1 << 20);
+  const LoadResult result = run_load(*engine, {.kind = LoadKind::write,
+                                               .file = file,
+                                               .file_size = kMiB * 8,
+                                               .block_size = kKiB * 64,
+                                               .slots = 4,
+                                               .memory = memory.data(),
+                                               .seconds = 0.25,
+                                               .sample_seconds = 0.02});
+  ASSERT_GE(result.samples.rates.size(), 12U);
+  double sum = 0;
+  for (const double rate : result.samples.rates) {
+    sum += rate * result.samples.interval_seconds;
+  }
+  // All but what ended in the last, incomplete interval.
+  EXPECT_LE(sum, static_cast<double>(result.bytes) + 0.5);
+  EXPECT_GE(sum, static_cast<double>(result.bytes) * 0.7);
+}
+
 TEST(ProbeStorage, NamesTheFileSystem) {
   EXPECT_EQ(file_system_of("/proc"), "0x9fa0");
   if (std::filesystem::exists("/dev/shm")) {
     EXPECT_EQ(file_system_of("/dev/shm"), "tmpfs");
-    EXPECT_EQ(device_of("/dev/shm"), "");
   }
   EXPECT_THROW(free_space_of("/no/such/folder"), InputError);
+}
+
+TEST(ProbeStorage, ScratchFilesHaveNoName) {
+  const TestFolder folder;
+  const ScratchFile scratch(folder.path());
+  EXPECT_TRUE(is_empty(folder));
+  EXPECT_TRUE(std::filesystem::exists(scratch.path()));
+}
+
+TEST(ProbeStorage, CachedShareSeesThePageCache) {
+  const TestFolder folder;
+  const ScratchFile scratch(folder.path());
+  {
+    std::ofstream file(scratch.path(), std::ios::binary);
+    file << std::string(1 << 20, 'x');
+  }
+  EXPECT_EQ(scratch.cached_share(kMiB), 1.0);
+  if (file_system_of(folder.path()) == "tmpfs") {
+    return;  // has nowhere to drop to
+  }
+  scratch.drop_cache();
+  EXPECT_EQ(scratch.cached_share(kMiB), 0.0);
+}
+
+TEST(ProbeStorage, RandomMemoryHasNoEqualBlocks) {
+  HugeMemory memory(kMiB * 8);
+  memory.fill_random();
+  std::set<std::string> blocks;
+  for (int64_t at = 0; at < memory.size().count(); at += 4096) {
+    blocks.emplace(reinterpret_cast<const char*>(memory.data() + at), 4096);
+  }
+  EXPECT_EQ(blocks.size(), static_cast<size_t>(memory.size().count() / 4096));
+  HugeMemory other(kMiB * 8);
+  other.fill_random(1);
+  EXPECT_NE(std::memcmp(memory.data(), other.data(), 4096), 0);
 }
 
 }  // namespace

@@ -1,0 +1,106 @@
+#include "aio/probe_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace headrace::aio {
+
+namespace {
+
+constexpr double kTolerance = 0.05;  ///< two scores this close are equal: rates move more than that
+
+}  // namespace
+
+std::vector<ProbePoint> points_for(bool quick) {
+  std::vector<ProbePoint> points;
+  const auto add = [&](Bytes block, int depth) {
+    points.push_back(ProbePoint{.block_size = block, .queue_depth = depth});
+  };
+  if (quick) {
+    add(kMiB, 8);
+    add(kMiB, 32);
+    add(kMiB, 128);
+    add(kMiB * 4, 32);
+    add(kMiB * 8, 32);
+    return points;
+  }
+  for (const Bytes block : {kKiB * 256, kMiB, kMiB * 4, kMiB * 8}) {
+    for (const int depth : {8, 32, 128}) {
+      add(block, depth);
+    }
+  }
+  add(kMiB, 256);
+  return points;
+}
+
+double score(const Rates& rates) {
+  return rates.mixed + (rates.read + rates.write) / 2;
+}
+
+size_t best_point(const std::vector<ProbePoint>& points) {
+  double highest = -1;
+  for (const ProbePoint& point : points) {
+    highest = point.is_measured ? std::max(highest, score(point.rates)) : highest;
+  }
+  if (highest < 0) {
+    throw CapacityError("the probe measured nothing: give it more time or memory");
+  }
+  size_t best = points.size();
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (!points[i].is_measured || score(points[i].rates) < (1 - kTolerance) * highest) {
+      continue;
+    }
+    if (best == points.size() || points[i].in_flight() < points[best].in_flight()) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+std::vector<size_t> finalists(const std::vector<ProbePoint>& points, size_t count) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (points[i].is_measured) {
+      order.push_back(i);
+    }
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return score(points[a].rates) > score(points[b].rates);
+  });
+  order.resize(std::min(order.size(), count));
+  return order;
+}
+
+Latency latency_of(std::vector<double> milliseconds) {
+  if (milliseconds.empty()) {
+    return {};
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  const auto count = static_cast<int64_t>(milliseconds.size());
+  // The smallest value that at least `permille` of a thousand values do not exceed.
+  const auto at = [&](int64_t permille) {
+    return milliseconds[static_cast<size_t>((count * permille + 999) / 1000 - 1)];
+  };
+  return {.p50_ms = at(500), .p99_ms = at(990), .p999_ms = at(999), .transfers = count};
+}
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+void PointSamples::summarize(ProbePoint& point) const {
+  point.rates = {.read = median_of(read_rates),
+                 .write = median_of(write_rates),
+                 .mixed = median_of(mixed_rates)};
+  point.read_latency = latency_of(read_ms);
+  point.write_latency = latency_of(write_ms);
+}
+
+}  // namespace headrace::aio

@@ -1,0 +1,141 @@
+#include "engine/probe/machine_probe.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <string_view>
+#include <vector>
+
+#include "base/parallel.h"
+#include "engine/probe/machine_loads.h"
+#include "tiers/topology.h"
+
+namespace headrace::engine {
+
+namespace {
+
+struct State {
+  StateKind kind;
+  std::string_view name;
+};
+constexpr auto kStates = std::to_array<State>({
+    {StateKind::fp32, "fp32"},
+    {StateKind::split, "bf16, split master, fp32 moments"},
+    {StateKind::split_bf16_moments, "bf16, split master, bf16 moments"},
+});
+constexpr int kDeviceLoads = 4;
+
+/// 1, 2, 4, ... and all.
+std::vector<int> thread_counts(int all) {
+  std::vector<int> counts;
+  for (int64_t count = 1; count < all; count *= 2) {
+    counts.push_back(static_cast<int>(count));
+  }
+  counts.push_back(all);
+  return counts;
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "";
+}
+
+void set_facts(proto::MachineProfile& machine) {
+  std::array<char, 256> host{};
+  machine.set_hostname(::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "unknown");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  machine.set_measured_unix_seconds(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+  machine.set_processor(processor_name());
+  const tiers::Topology topology = tiers::detect_topology();
+  machine.set_cores(topology.cores);
+  machine.set_hardware_threads(topology.hardware_threads);
+  machine.set_numa_nodes(static_cast<int>(topology.numa_nodes.size()));
+  machine.set_memory_bytes(tiers::machine_limits(".").memory_total.count());
+}
+
+}  // namespace
+
+proto::MachineProfile probe_machine(const MachineProbeOptions& options) {
+  proto::MachineProfile machine;
+  set_facts(machine);
+  const std::vector<int> counts = thread_counts(parallel_threads());
+  const size_t loads = counts.size() + kStates.size() + kDeviceLoads;
+  const LoadTime time{.seconds = options.seconds / static_cast<double>(loads),
+                      .cancelled = options.cancelled};
+  size_t done = 0;
+  const auto tell = [&](const std::string& doing, size_t steps) {
+    if (options.progress) {
+      options.progress(static_cast<double>(done) / static_cast<double>(loads), doing);
+    }
+    done += steps;
+  };
+  aio::HugeMemory memory(options.memory);
+  for (const int threads : counts) {
+    tell(fmt::format("memory, {} threads", threads), 1);
+    proto::MemoryRate& rate = *machine.add_memory();
+    rate.set_threads(threads);
+    rate.set_bytes_per_second(memory_rate(memory, threads, time));
+  }
+  for (const State& state : kStates) {
+    tell(fmt::format("optimizer, {}", state.name), 1);
+    proto::OptimizerRate& rate = *machine.add_optimizer();
+    rate.set_state(std::string(state.name));
+    rate.set_elements_per_second(optimizer_rate(memory, state.kind, time));
+    rate.set_bytes_per_element(traffic_bytes(state.kind));
+  }
+  tell("matrix products and copies", kDeviceLoads);
+  const DeviceRates rates =
+      device_rates({.seconds = time.seconds * kDeviceLoads, .cancelled = options.cancelled});
+  const auto add_matmul = [&](const char* dtype, double rate) {
+    proto::MatmulRate& matmul = *machine.add_matmul();
+    matmul.set_dtype(dtype);
+    matmul.set_flops_per_second(rate);
+  };
+  add_matmul("fp32", rates.matmul_f32);
+  add_matmul("bf16", rates.matmul_bf16);
+  machine.set_host_to_device_rate(rates.to_device);
+  machine.set_device_to_host_rate(rates.to_host);
+  machine.set_device("cpu");
+  tell("done", 0);
+  return machine;
+}
+
+std::string render(const proto::MachineProfile& machine) {
+  constexpr double kGiga = 1e9;
+  std::string text = fmt::format("{:<16} {}, {} cores, {} threads, {} NUMA nodes, {} of memory\n",
+                                 machine.hostname(), machine.processor(), machine.cores(),
+                                 machine.hardware_threads(), machine.numa_nodes(),
+                                 format_bytes(Bytes(machine.memory_bytes())));
+  double highest = 0;
+  for (const proto::MemoryRate& rate : machine.memory()) {
+    highest = rate.bytes_per_second();
+    text += fmt::format("{:<16} {:>7.1f} GB/s read and written, {} threads\n", "memory",
+                        rate.bytes_per_second() / kGiga, rate.threads());
+  }
+  for (const proto::OptimizerRate& rate : machine.optimizer()) {
+    const double bytes = rate.elements_per_second() * rate.bytes_per_element();
+    text += fmt::format("{:<16} {:>7.2f} G elements/s, {:.1f} GB/s ({:.0f} % of memory): {}\n",
+                        "CPU optimizer", rate.elements_per_second() / kGiga, bytes / kGiga,
+                        100 * bytes / highest, rate.state());
+  }
+  for (const proto::MatmulRate& rate : machine.matmul()) {
+    text += fmt::format("{:<16} {:>7.0f} GFLOP/s, {}\n", "matrix products",
+                        rate.flops_per_second() / kGiga, rate.dtype());
+  }
+  text += fmt::format("{:<16} {:>7.1f} GB/s to the device ({}), {:.1f} GB/s back\n", "copies",
+                      machine.host_to_device_rate() / kGiga, machine.device(),
+                      machine.device_to_host_rate() / kGiga);
+  return text;
+}
+
+}  // namespace headrace::engine
