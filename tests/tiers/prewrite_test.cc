@@ -143,8 +143,8 @@ void transfer(aio::IoEngine& io, const ExtentAllocator& allocator, aio::IoOperat
 
 /// A piece written over a value would wipe it out.
 TEST_F(PrewriteTest, PiecesAreNeverWrittenOverValues) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
-    make(Bytes(96 * kMi), Bytes(24 * kMi));
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    make(Bytes(32 * kMi), Bytes(8 * kMi));
     Random random(seed, 3);
     std::vector<Value> values;
     const auto check_and_release = [&](size_t index) {
@@ -161,7 +161,7 @@ TEST_F(PrewriteTest, PiecesAreNeverWrittenOverValues) {
         continue;
       }
       Value value;
-      value.size = 4096 * static_cast<int64_t>(1 + random.below(1024));
+      value.size = 4096 * static_cast<int64_t>(1 + random.below(256));
       value.seed = seed * 1000 + step;
       value.extents = allocator_->allocate("v", Bytes(value.size));
       const test::Buffer buffer(value.size);
