@@ -142,15 +142,15 @@ void print(const Row& row) {
   const scheduler::Schedule& s = row.schedule;
   const scheduler::LowerBound& b = row.bound;
   fmt::print(
-      "  {:<9} {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} {:>5.1f} | {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} | "
+      "  {:<9} {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} {:>5.1f} | {:>7.1f} {:>7.1f} {:>7.1f} {:>5.1f} "
+      "| "
       "{:>7.2f} {:>7.2f} {:>5.1f} | {:>6.0f}\n",
       row.policy, gib(s.nvme_read), gib(s.nvme_write), gib(b.nvme),
       percent_above(gib(s.nvme_read + s.nvme_write), gib(b.nvme)),
       percent_above(gib(s.nvme_read + s.nvme_write), gib(row.no_parking.nvme)),
-      gib(s.host_to_device),
-      gib(s.device_to_host), gib(b.link),
-      percent_above(gib(s.host_to_device + s.device_to_host), gib(b.link)), row.seconds,
-      b.seconds, percent_above(row.seconds, b.seconds), row.compile_seconds * 1e3);
+      gib(s.host_to_device), gib(s.device_to_host), gib(b.link),
+      percent_above(gib(s.host_to_device + s.device_to_host), gib(b.link)), row.seconds, b.seconds,
+      percent_above(row.seconds, b.seconds), row.compile_seconds * 1e3);
 }
 
 nlohmann::json to_json(const Setup& setup, const Row& row) {
@@ -181,13 +181,14 @@ void run(const Options& options) {
   rates.host_to_device = rates.device_to_host = options.link;
   nlohmann::json results = nlohmann::json::array();
   fmt::print("GiB and seconds of one step; gaps to the lower bound in percent; compile() in ms\n");
-  fmt::print("  {:<9} {:>7} {:>7} {:>7} {:>5} | {:>7} {:>7} {:>7} {:>5} | {:>7} {:>7} {:>5} | {:>6}\n",
-             "policy", "read", "write", "bound", "gap", "to dev", "to host", "bound", "gap", "step",
-             "bound", "gap", "ms");
+  fmt::print(
+      "  {:<9} {:>7} {:>7} {:>7} {:>5} | {:>7} {:>7} {:>7} {:>5} | {:>7} {:>7} {:>5} | {:>6}\n",
+      "policy", "read", "write", "bound", "gap", "to dev", "to host", "bound", "gap", "step",
+      "bound", "gap", "ms");
   for (const Setup& setup : make_setups()) {
-    const std::string title = fmt::format("{}, device {} GiB, host {} GiB, {} micro-batches",
-                                          setup.name, setup.device_gib, setup.host_gib,
-                                          setup.micro_batches);
+    const std::string title =
+        fmt::format("{}, device {} GiB, host {} GiB, {} micro-batches", setup.name,
+                    setup.device_gib, setup.host_gib, setup.micro_batches);
     if (title.find(options.only) == std::string::npos) {
       continue;
     }

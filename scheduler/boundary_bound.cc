@@ -15,7 +15,7 @@ constexpr int64_t kMostFlowSteps = 40'000'000;
 
 BoundaryBound::BoundaryBound(const CompileInput& input, const std::vector<ValueLife>& lives,
                              Boundary boundary)
-    : input_(input), lives_(lives), boundary_(boundary), room_(make_room()) {}
+    : input_(input), lives_(lives), boundary_(boundary), room_(make_room(false)) {}
 
 void BoundaryBound::confine_to_host() {
   confined_.assign(input_.objects->size(), true);
@@ -35,7 +35,7 @@ void BoundaryBound::confine_to_host() {
       confined_[index_of(residency.object)] = false;
     }
   }
-  room_ = make_room();
+  room_ = make_room(true);
 }
 
 bool BoundaryBound::born_above(const ValueLife& life) const {
@@ -56,14 +56,15 @@ bool BoundaryBound::may_sink(const ObjectFacts& facts) const {
 
 // Everything above the boundary counts, except what only lowers the bound: copies on their way and
 // the second copy of an object that is in device and host.
-std::vector<int64_t> BoundaryBound::make_room() const {
+std::vector<int64_t> BoundaryBound::make_room(bool only_host) const {
   const Budgets& budgets = input_.budgets;
-  const bool only_host = !confined_.empty();
   int64_t free = only_host ? 0 : budgets.device.count();
   if (boundary_ == Boundary::drive) {
     free = detail::checked_add(free, budgets.host.count());
   }
-  const auto counts = [&](Tier tier) { return is_above(tier) && !(only_host && tier == Tier::device); };
+  const auto counts = [&](Tier tier) {
+    return is_above(tier) && !(only_host && tier == Tier::device);
+  };
   for (const ObjectFacts& facts : *input_.objects) {
     if (facts.home && counts(*facts.home)) {
       free -= slot_bytes(facts, budgets.alignment);

@@ -10,8 +10,8 @@ namespace headrace::scheduler {
 /// The two places where bytes cross: between device and host, between host and nvme.
 enum class Boundary : uint8_t { link, drive };
 
-/// Operations [begin, end) of a trace; the end of the trace counts as one more. Where a window begins
-/// after the start, the best possible residency there is assumed.
+/// Operations [begin, end) of a trace; the end of the trace counts as one more. Where a window
+/// begins after the start, the best possible residency there is assumed.
 struct Window {
   uint32_t begin = 0;
   uint32_t end = 0;
@@ -48,6 +48,8 @@ class BoundaryBound {
   /// down first.
   std::vector<Stay> stays() const;
   const std::vector<int64_t>& room() const { return room_; }
+  /// The host's part of the room.
+  std::vector<int64_t> host_room() const { return make_room(true); }
   /// Fewest bytes upwards while only these operations run.
   int64_t up_over(const Window& window) const;
   /// Whether the value has to move up (down) at least once, in any schedule of the whole trace.
@@ -71,7 +73,7 @@ class BoundaryBound {
   bool born_below(const ValueLife& life) const;
   bool has_slot_for_good(const ObjectFacts& facts) const;
   bool may_sink(const ObjectFacts& facts) const;
-  std::vector<int64_t> make_room() const;
+  std::vector<int64_t> make_room(bool only_host) const;
   std::vector<int64_t> needs_above(const ValueLife& life, const Window& window) const;
   std::vector<Stay> up_gaps(const ValueLife& life, const Window& window) const;
   bool may_avoid_moving_down(const ValueLife& life) const;
@@ -84,7 +86,7 @@ class BoundaryBound {
   const std::vector<ValueLife>& lives_;
   Boundary boundary_;
   std::vector<bool> confined_;  ///< by object, when only some count: they do
-  std::vector<int64_t> room_;  ///< by operation: bytes beside its own objects and what cannot sink
+  std::vector<int64_t> room_;   ///< by operation: bytes beside its own objects and what cannot sink
 };
 
 }  // namespace headrace::scheduler

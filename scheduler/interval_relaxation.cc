@@ -169,8 +169,7 @@ std::vector<int64_t> overflow(const std::vector<StayInterval>& intervals,
 
 }  // namespace
 
-int64_t fewest_bytes_let_go(std::vector<StayInterval> intervals,
-                            const std::vector<int64_t>& room) {
+int64_t fewest_bytes_let_go(std::vector<StayInterval> intervals, const std::vector<int64_t>& room) {
   std::sort(intervals.begin(), intervals.end(),
             [](const StayInterval& a, const StayInterval& b) { return a.first < b.first; });
   std::priority_queue<std::pair<int64_t, int64_t>> staying;  // last position, bytes

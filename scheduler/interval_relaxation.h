@@ -16,8 +16,8 @@ struct StayInterval {
 };
 
 /// Fewest bytes to let go so that at every position the rest fits into `room` (bytes by position,
-/// negative counts as zero), for intervals of equal cost per byte. Exact: at the first position that
-/// overflows, letting go what stays longest leaves the most room for the rest.
+/// negative counts as zero), for intervals of equal cost per byte. Exact: at the first position
+/// that overflows, letting go what stays longest leaves the most room for the rest.
 int64_t fewest_bytes_let_go(std::vector<StayInterval> intervals, const std::vector<int64_t>& room);
 
 /// What to let go at least cost.

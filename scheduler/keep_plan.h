@@ -11,24 +11,29 @@ namespace headrace::scheduler {
 /// for the first. Whole objects in real arenas can follow it only in part.
 class KeepPlan {
  public:
-  explicit KeepPlan(const CompileInput& input);
+  /// `usable`: the part of the room that copies can use between uses; the rest goes to holes and to
+  /// copies on their way.
+  KeepPlan(const CompileInput& input, double usable);
 
   /// False where the trace is too long for the relaxation.
   bool is_complete() const { return complete_; }
   /// Share of the object that stays in the tier after its first `uses_over` uses until the next
   /// one that needs it, in [0, 1].
   float share(ObjectId object, uint32_t uses_over, Tier tier) const {
-    const auto& shares = tier == Tier::device ? on_device_ : above_nvme_;
+    const auto& shares = tier == Tier::device ? on_device_ : in_host_;
     return shares[first_[index_of(object)] + uses_over];
   }
 
  private:
-  void read_back(const BoundaryBound& boundary, std::vector<float>& shares);
+  void solve(const std::vector<Stay>& stays, std::vector<int64_t> room, std::vector<float>& shares);
+  template <class Visit>
+  void for_each_share(const Stay& stay, const Visit& visit) const;
 
   std::vector<std::vector<uint32_t>> positions_;  ///< by object: the operations that use it
   std::vector<uint32_t> first_;                   ///< by object, in the shares
   std::vector<float> on_device_;
-  std::vector<float> above_nvme_;
+  std::vector<float> in_host_;
+  double usable_ = 1;
   bool complete_ = true;
 };
 

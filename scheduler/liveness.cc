@@ -173,8 +173,8 @@ class Coordinator {
       }
     }
     int64_t walked = 0;
-    for (size_t next = step_;
-         next < pass_.size() && walked < limits_.max_reuse_distance.count(); ++next) {
+    for (size_t next = step_; next < pass_.size() && walked < limits_.max_reuse_distance.count();
+         ++next) {
       for (const ObjectId object : pass_[next].parameters) {
         candidates.erase(std::remove(candidates.begin(), candidates.end(), object),
                          candidates.end());

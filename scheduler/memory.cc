@@ -233,8 +233,7 @@ void Memory::prefetch(ObjectId object, Tier tier, const std::vector<ObjectId>& l
 
 void Memory::release(ObjectId object) {
   for (const Tier tier : {Tier::device, Tier::host}) {
-    if (has_slot(object, tier) && anchor_of(facts(object)) != tier &&
-        !is_only_copy(object, tier)) {
+    if (has_slot(object, tier) && anchor_of(facts(object)) != tier && !is_only_copy(object, tier)) {
       evict(object, tier);
     }
   }
@@ -370,8 +369,7 @@ CopyFacts Memory::describe(ObjectId object, Tier tier) const {
       result.flush_seconds = seconds(object, Tier::host, below);
     }
   }
-  result.flush_is_due =
-      next_use_.outlives_trace(object) && !next_use_.will_be_written(object);
+  result.flush_is_due = next_use_.outlives_trace(object) && !next_use_.will_be_written(object);
   return result;
 }
 

@@ -11,6 +11,8 @@ namespace {
 /// Whether reuse or early fetches pay more depends on which lane binds when, which only the whole
 /// schedule shows: the plans are made and simulated. From pure reuse to mostly early fetches.
 constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}}};
+/// Parts of the room that the planned copies may fill.
+constexpr std::array<double, 2> kUsable = {1, 0.85};
 /// Longer traces get the first plan only; their compilation has to stay below a second.
 constexpr size_t kMaxOperationsToCompare = 2000;
 /// Worth of a second less on the drive in seconds of the step: it wears the drive less, and what
@@ -52,8 +54,11 @@ class OptimalPolicy final : public Policy {
       consider(FarthestUse(input, kWeights[i]));
     }
     consider(LeastRecentlyUsed());
-    const KeepPlan plan(input);
-    if (plan.is_complete()) {
+    for (const double usable : kUsable) {
+      const KeepPlan plan(input, usable);
+      if (!plan.is_complete()) {
+        break;
+      }
       for (const FarthestUseWeights& weights : kWeights) {
         consider(PlannedUse(input, plan, weights));
       }

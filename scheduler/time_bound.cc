@@ -184,7 +184,7 @@ class TimeBound {
   /// Operations that depend on all earlier ones and on which all later ones depend.
   std::vector<uint32_t> find_barriers() const {
     const size_t count = operations_.size();
-    std::vector<int64_t> latest(count, -1);           // that it depends on
+    std::vector<int64_t> latest(count, -1);                             // that it depends on
     std::vector<int64_t> earliest(count, static_cast<int64_t>(count));  // that depends on it
     for (size_t i = 0; i < count; ++i) {
       for (const Edge& edge : edges_[i]) {

@@ -25,18 +25,25 @@ class Search {
     reserved_.assign(operations + 1, {});
     for (size_t o = 0; o < objects_.size(); ++o) {
       look_ahead(o);
+      if (objects_[o].home) {
+        persistent_ |= State{7} << (3 * o);
+      }
     }
   }
 
-  std::optional<int64_t> run() {
-    std::unordered_map<State, int64_t> layer{{initial_state(), 0}};
-    for (size_t i = 0; i <= case_.trace.operations.size(); ++i) {
-      layer = cross(layer, i);
-      if (layer.empty()) {
-        return std::nullopt;
+  std::optional<int64_t> run(int rounds) {
+    Layer layer{{initial_state(), 0}};
+    for (int round = 0; round < rounds; ++round) {
+      for (size_t i = 0; i <= case_.trace.operations.size(); ++i) {
+        layer = cross(layer, i);
+        if (layer.empty()) {
+          return std::nullopt;
+        }
       }
     }
-    return layer.begin()->second;
+    return std::min_element(layer.begin(), layer.end(),
+                            [](const auto& a, const auto& b) { return a.second < b.second; })
+        ->second;
   }
 
  private:
@@ -168,7 +175,8 @@ class Search {
       }
       if (is_end(position)) {
         if (is_final(state)) {
-          return {{state, cost}};
+          const auto [entry, is_new] = after.emplace(state & persistent_, cost);
+          entry->second = std::min(entry->second, cost);
         }
       } else if (const auto next = apply(state, position)) {
         const auto [entry, is_new] = after.emplace(*next, cost);
@@ -229,15 +237,16 @@ class Search {
   ByteCosts costs_;
   size_t most_states_;
   size_t looked_at_ = 0;
-  std::vector<std::vector<bool>> needed_;         ///< by position and object: the value is read later
+  State persistent_ = 0;                   ///< the bits of objects with a home
+  std::vector<std::vector<bool>> needed_;  ///< by position and object: the value is read later
   std::vector<std::array<int64_t, 2>> reserved_;  ///< by position and tier: home and anchored slots
 };
 
 }  // namespace
 
-std::optional<int64_t> exact_optimum(const Case& test_case, const ByteCosts& costs,
+std::optional<int64_t> exact_optimum(const Case& test_case, const ByteCosts& costs, int rounds,
                                      size_t most_states) {
-  return Search(test_case, costs, most_states).run();
+  return Search(test_case, costs, most_states).run(rounds);
 }
 
 }  // namespace headrace::scheduler::test

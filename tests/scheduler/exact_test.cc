@@ -12,14 +12,14 @@ constexpr int64_t kUnit = 64;
 constexpr size_t kMostStates = 400'000;
 
 /// A few objects of all kinds of home and floor that compete for little memory.
-Case small_case(Random& random, bool has_device) {
+Case small_case(Random& random, bool has_device, bool equal_sizes) {
   Case result;
   result.trace.name = "small";
   result.budgets.alignment = Bytes(kUnit);
   result.rates = {1e7, 1e7, 5e7, 5e7, 0};
   const size_t count = has_device ? 3 + random.below(3) : 4 + random.below(5);
   const size_t operations = has_device ? 4 + random.below(6) : 6 + random.below(7);
-  const uint64_t largest = 1 + random.below(4);
+  const uint64_t largest = equal_sizes ? 1 : 1 + random.below(4);
   std::vector<bool> alive;
   for (size_t o = 0; o < count; ++o) {
     const uint64_t kind = random.below(10);
@@ -62,6 +62,8 @@ struct Totals {
   double optimum = 0;
   double compiled = 0;
   double mean_excess = 0;
+  double optimum_of_rounds = 0;
+  double compiled_in_rounds = 0;
 };
 
 int64_t all_bytes(const Schedule& s) {
@@ -74,25 +76,24 @@ void compare(const Case& test_case, const Policy& policy, Totals& totals) {
   const Schedule schedule = policy.compile(input);
   const LowerBound bound = lower_bound(input);
   EXPECT_LE(bound.seconds, simulate(input, schedule).seconds * (1 + 1e-9));
-  const std::array<std::pair<Bytes, Bytes>, 4> ways = {{{bound.nvme_read, schedule.nvme_read},
-                                                        {bound.nvme_write, schedule.nvme_write},
-                                                        {bound.host_to_device,
-                                                         schedule.host_to_device},
-                                                        {bound.device_to_host,
-                                                         schedule.device_to_host}}};
+  const std::array<std::pair<Bytes, Bytes>, 4> ways = {
+      {{bound.nvme_read, schedule.nvme_read},
+       {bound.nvme_write, schedule.nvme_write},
+       {bound.host_to_device, schedule.host_to_device},
+       {bound.device_to_host, schedule.device_to_host}}};
   for (size_t way = 0; way < ways.size(); ++way) {
     ByteCosts costs{};
     costs[way] = 1;
-    const auto optimum = exact_optimum(test_case, costs, kMostStates);
+    const auto optimum = exact_optimum(test_case, costs, 1, kMostStates);
     if (!optimum) {
       return;
     }
     EXPECT_LE(ways[way].first.count(), *optimum) << "way " << way << "\n" << describe(test_case);
     EXPECT_LE(*optimum, ways[way].second.count()) << "way " << way;
   }
-  const auto drive = exact_optimum(test_case, {1, 1, 0, 0}, kMostStates);
-  const auto link = exact_optimum(test_case, {0, 0, 1, 1}, kMostStates);
-  const auto sum = exact_optimum(test_case, {1, 1, 1, 1}, kMostStates);
+  const auto drive = exact_optimum(test_case, {1, 1, 0, 0}, 1, kMostStates);
+  const auto link = exact_optimum(test_case, {0, 0, 1, 1}, 1, kMostStates);
+  const auto sum = exact_optimum(test_case, {1, 1, 1, 1}, 1, kMostStates);
   if (!drive || !link || !sum) {
     return;
   }
@@ -104,42 +105,75 @@ void compare(const Case& test_case, const Policy& policy, Totals& totals) {
   totals.optimum += static_cast<double>(*sum);
   totals.compiled += static_cast<double>(all_bytes(schedule));
   if (*sum > 0) {
-    totals.mean_excess +=
-        static_cast<double>(all_bytes(schedule)) / static_cast<double>(*sum) - 1;
+    totals.mean_excess += static_cast<double>(all_bytes(schedule)) / static_cast<double>(*sum) - 1;
   }
 }
 
-Totals compare_many(uint64_t cases, bool has_device) {
+/// Three rounds in a row, for which optimal keeps what the next round needs.
+void compare_rounds(Case test_case, const Policy& policy, Totals& totals) {
+  const auto optimum = exact_optimum(test_case, {1, 1, 1, 1}, 3, 3 * kMostStates);
+  if (!optimum) {
+    return;
+  }
+  totals.optimum_of_rounds += static_cast<double>(*optimum);
+  for (int round = 0; round < 3; ++round) {
+    const Schedule schedule = policy.compile(test_case.input());
+    totals.compiled_in_rounds += static_cast<double>(all_bytes(schedule));
+    test_case.initial = schedule.final;
+  }
+}
+
+Totals compare_many(uint64_t cases, bool has_device, bool equal_sizes) {
   const auto policy = make_optimal_policy();
   Totals totals;
   for (uint64_t seed = 0; seed < cases; ++seed) {
     Random random(seed, has_device ? 11 : 10);
-    Case test_case = small_case(random, has_device);
+    Case test_case = small_case(random, has_device, equal_sizes);
     SCOPED_TRACE(seed);
     compare(test_case, *policy, totals);
     test_case.initial = policy->compile(test_case.input()).final;
     compare(test_case, *policy, totals);
+    compare_rounds(test_case, *policy, totals);
     if (::testing::Test::HasFailure()) {
       break;
     }
   }
   std::cout << fmt::format(
-      "{} cases: bound {:.4f}, optimal {:.4f} of the exact optimum; mean excess {:.2f} %\n",
+      "{} cases: bound {:.4f}, optimal {:.4f} of the exact optimum; mean excess {:.2f} %; three "
+      "rounds {:.4f}\n",
       totals.cases, totals.bound / totals.optimum, totals.compiled / totals.optimum,
-      100 * totals.mean_excess / totals.cases);
+      100 * totals.mean_excess / totals.cases,
+      totals.compiled_in_rounds / totals.optimum_of_rounds);
   return totals;
 }
 
-TEST(Exact, BoundAndOptimalEncloseTheOptimumOfHostAndDrive) {
-  const Totals totals = compare_many(400, false);
-  EXPECT_GT(totals.cases, 300);
+// Equal sizes: arenas have no holes, only the decisions count.
+TEST(Exact, OptimalIsCloseToTheOptimumOfHostAndDrive) {
+  const Totals totals = compare_many(200, false, true);
+  EXPECT_GT(totals.cases, 350);
   EXPECT_LE(totals.compiled, 1.02 * totals.optimum);
+  EXPECT_GE(totals.bound, 0.98 * totals.optimum);
+}
+
+TEST(Exact, OptimalIsCloseToTheOptimumOfAllTiers) {
+  const Totals totals = compare_many(90, true, true);
+  EXPECT_GT(totals.cases, 150);
+  EXPECT_LE(totals.compiled, 1.02 * totals.optimum);
+  EXPECT_GE(totals.bound, 0.98 * totals.optimum);
+}
+
+// Sizes of 1 to 4 in arenas of about 10: the optimum, which has no addresses, is out of reach of
+// real arenas by the holes between slots, and of the bound by whole objects.
+TEST(Exact, BoundAndOptimalEncloseTheOptimumOfHostAndDrive) {
+  const Totals totals = compare_many(200, false, false);
+  EXPECT_GT(totals.cases, 350);
+  EXPECT_LE(totals.compiled, 1.06 * totals.optimum);
 }
 
 TEST(Exact, BoundAndOptimalEncloseTheOptimumOfAllTiers) {
-  const Totals totals = compare_many(150, true);
-  EXPECT_GT(totals.cases, 100);
-  EXPECT_LE(totals.compiled, 1.02 * totals.optimum);
+  const Totals totals = compare_many(90, true, false);
+  EXPECT_GT(totals.cases, 150);
+  EXPECT_LE(totals.compiled, 1.05 * totals.optimum);
 }
 
 }  // namespace

@@ -254,7 +254,8 @@ TEST(Liveness, KeepsBudgetsWhereDeepSpeedWouldNot) {
     step.place_homes();
     std::vector<Elements> parameters(step.objects.size());
     for (size_t o = 0; o < parameters.size(); ++o) {
-      parameters[o] = Elements(step.objects[o].name[0] == 'W' ? step.objects[o].size.count() / 2 : 0);
+      parameters[o] =
+          Elements(step.objects[o].name[0] == 'W' ? step.objects[o].size.count() / 2 : 0);
     }
     const LivenessLimits limits{Elements(static_cast<int64_t>(random.below(2000))),
                                 Elements(static_cast<int64_t>(random.below(1000))),

@@ -26,8 +26,7 @@ class StepWriter {
       if (m > 0) {
         uses.push_back(reads(saved[m - 1]));
       }
-      case_
-          .run(fmt::format("forward {}.{}", index, m), Lane::compute, shape_.forward_seconds, uses)
+      case_.run(fmt::format("forward {}.{}", index, m), Lane::compute, shape_.forward_seconds, uses)
           .starts_pass = m == 0;
     }
     const ObjectId flowing = case_.add(fmt::format("dA{}", index), shape_.activation, Tier::device);
