@@ -223,6 +223,9 @@ class TimeBound {
         const auto before = static_cast<double>(boundary->up_over({0, k + 1}));
         from_start_[k] = std::max(from_start_[k], before / rate);
       }
+      for (const Lane lane : {Lane::compute, Lane::cpu_optimizer}) {
+        from_start_[k] = std::max(from_start_[k], one_lane_seconds(work_before(k, lane)));
+      }
     }
     find_starts();
     for (size_t b = stride / 2; b < barriers.size(); b += stride) {
@@ -235,6 +238,16 @@ class TimeBound {
         seconds = std::max(seconds, start_[k] + after / rate);
       }
     }
+  }
+
+  std::vector<Job> work_before(uint32_t barrier, Lane lane) const {
+    std::vector<Job> work;
+    for (uint32_t i = 0; i < barrier; ++i) {
+      if (operations_[i].lane == lane) {
+        work.push_back({start_[i], operations_[i].seconds, 0});
+      }
+    }
+    return work;
   }
 
   double tail_from(const Need& need) const {
