@@ -209,16 +209,32 @@ class TimeBound {
     return barriers;
   }
 
+  /// Those that end the longest stretches without a barrier: where parallel work meets.
+  static std::vector<uint32_t> choose(const std::vector<uint32_t>& barriers) {
+    std::vector<std::pair<uint32_t, uint32_t>> by_stretch;  // operations since the one before
+    by_stretch.reserve(barriers.size());
+    for (size_t b = 0; b < barriers.size(); ++b) {
+      by_stretch.emplace_back(b == 0 ? barriers[b] : barriers[b] - barriers[b - 1], barriers[b]);
+    }
+    std::sort(by_stretch.rbegin(), by_stretch.rend());
+    by_stretch.resize(std::min(by_stretch.size(), kMostBarriers));
+    std::vector<uint32_t> chosen;
+    chosen.reserve(by_stretch.size());
+    for (const auto& entry : by_stretch) {
+      chosen.push_back(entry.second);
+    }
+    std::sort(chosen.begin(), chosen.end());
+    return chosen;
+  }
+
   /// Before a barrier the bytes of the operations before it have moved; what the later ones need
   /// beyond what fits above the boundary moves after it.
   void raise_barriers(double& seconds) {
-    const std::vector<uint32_t> barriers = find_barriers();
-    const size_t stride = barriers.size() / kMostBarriers + 1;
+    const std::vector<uint32_t> barriers = choose(find_barriers());
     const auto end = static_cast<uint32_t>(operations_.size()) + 1;
     const std::array<std::pair<const BoundaryBound*, double>, 2> ways = {
         {{&link_, input_.rates.host_to_device}, {&drive_, input_.rates.nvme_read}}};
-    for (size_t b = stride / 2; b < barriers.size(); b += stride) {
-      const uint32_t k = barriers[b];
+    for (const uint32_t k : barriers) {
       for (const auto& [boundary, rate] : ways) {
         const auto before = static_cast<double>(boundary->up_over({0, k + 1}));
         from_start_[k] = std::max(from_start_[k], before / rate);
@@ -228,8 +244,7 @@ class TimeBound {
       }
     }
     find_starts();
-    for (size_t b = stride / 2; b < barriers.size(); b += stride) {
-      const uint32_t k = barriers[b];
+    for (const uint32_t k : barriers) {
       if (k == 0) {
         continue;  // nothing is before it: the whole trace
       }
