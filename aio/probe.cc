@@ -63,7 +63,6 @@ class Probe {
     write_file();
     sweep();
     play_finals();
-    report_.best = best_point(report_.points);
     try_modes();
     judge();
     report_.seconds = session_.elapsed();
@@ -168,7 +167,7 @@ class Probe {
     }
   }
 
-  /// The best points again, by turns: rates move from run to run.
+  /// The best points again, by turns, for rates move from run to run; one of them is chosen.
   void play_finals() {
     const bool quick = session_.options().quick;
     const std::vector<size_t> chosen = finalists(report_.points, quick ? 2 : 3);
@@ -183,6 +182,7 @@ class Probe {
     for (const size_t i : chosen) {
       samples_[i].summarize(report_.points[i]);
     }
+    report_.best = best_of(report_.points, chosen);
   }
 
   /// Reads, writes, does both, with a share of the time until `end` each. Empty, or why not.

@@ -60,17 +60,28 @@ size_t best_point(const std::vector<ProbePoint>& points) {
 }
 
 std::vector<size_t> finalists(const std::vector<ProbePoint>& points, size_t count) {
+  const size_t best = best_point(points);
   std::vector<size_t> order;
+  order.reserve(points.size());
   for (size_t i = 0; i < points.size(); ++i) {
     if (points[i].is_measured) {
       order.push_back(i);
     }
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return score(points[a].rates) > score(points[b].rates);
+    return a == best || (b != best && score(points[a].rates) > score(points[b].rates));
   });
   order.resize(std::min(order.size(), count));
   return order;
+}
+
+size_t best_of(const std::vector<ProbePoint>& points, const std::vector<size_t>& some) {
+  std::vector<ProbePoint> chosen;
+  chosen.reserve(some.size());
+  for (const size_t i : some) {
+    chosen.push_back(points.at(i));
+  }
+  return some.at(best_point(chosen));
 }
 
 Latency latency_of(std::vector<double> milliseconds) {

@@ -46,8 +46,12 @@ double score(const Rates& rates);
 /// flight. CapacityError when none was measured.
 size_t best_point(const std::vector<ProbePoint>& points);
 
-/// Indices of the `count` measured points with the highest scores.
+/// Indices of up to `count` measured points that deserve more rounds: the best point, then those
+/// with the highest scores.
 std::vector<size_t> finalists(const std::vector<ProbePoint>& points, size_t count);
+
+/// The best point of some; an index of `points`.
+size_t best_of(const std::vector<ProbePoint>& points, const std::vector<size_t>& some);
 
 /// Percentiles of transfer times, by rank.
 Latency latency_of(std::vector<double> milliseconds);

@@ -51,8 +51,8 @@ class HugeMemory {
   /// Writes every byte: values that no drive compresses or stores once for several blocks. They
   /// depend on the seed alone.
   void fill_random(uint64_t seed = 0);
-  /// Bytes per second that all threads copy within it, for about `seconds`: the best of several
-  /// passes, for other work on the machine only makes it slower. Contents change.
+  /// Bytes per second of copies within it, by one thread and by all, for about `seconds`: the best
+  /// of all passes, for other work on the machine only makes them slower. Contents change.
   double copy_rate(double seconds);
 
  private:

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "aio/probe_search.h"
 #include "base/parallel.h"
 #include "engine/probe/machine_loads.h"
 #include "tiers/topology.h"
@@ -27,6 +28,7 @@ constexpr auto kStates = std::to_array<State>({
     {StateKind::split_bf16_moments, "bf16, split master, bf16 moments"},
 });
 constexpr int kDeviceLoads = 4;
+constexpr int kRounds = 3;  ///< of memory and optimizer, whose ratio counts, by turns
 
 /// 1, 2, 4, ... and all.
 std::vector<int> thread_counts(int all) {
@@ -63,39 +65,18 @@ void set_facts(proto::MachineProfile& machine) {
   machine.set_memory_bytes(tiers::machine_limits(".").memory_total.count());
 }
 
-}  // namespace
+/// Rates of loads that ran by turns.
+class Rounds {
+ public:
+  explicit Rounds(size_t loads) : rates_(loads) {}
+  void add(size_t load, double rate) { rates_[load].push_back(rate); }
+  double median(size_t load) const { return aio::median_of(rates_[load]); }
 
-proto::MachineProfile probe_machine(const MachineProbeOptions& options) {
-  proto::MachineProfile machine;
-  set_facts(machine);
-  const std::vector<int> counts = thread_counts(parallel_threads());
-  const size_t loads = counts.size() + kStates.size() + kDeviceLoads;
-  const LoadTime time{.seconds = options.seconds / static_cast<double>(loads),
-                      .cancelled = options.cancelled};
-  size_t done = 0;
-  const auto tell = [&](const std::string& doing, size_t steps) {
-    if (options.progress) {
-      options.progress(static_cast<double>(done) / static_cast<double>(loads), doing);
-    }
-    done += steps;
-  };
-  aio::HugeMemory memory(options.memory);
-  for (const int threads : counts) {
-    tell(fmt::format("memory, {} threads", threads), 1);
-    proto::MemoryRate& rate = *machine.add_memory();
-    rate.set_threads(threads);
-    rate.set_bytes_per_second(memory_rate(memory, threads, time));
-  }
-  for (const State& state : kStates) {
-    tell(fmt::format("optimizer, {}", state.name), 1);
-    proto::OptimizerRate& rate = *machine.add_optimizer();
-    rate.set_state(std::string(state.name));
-    rate.set_elements_per_second(optimizer_rate(memory, state.kind, time));
-    rate.set_bytes_per_element(traffic_bytes(state.kind));
-  }
-  tell("matrix products and copies", kDeviceLoads);
-  const DeviceRates rates =
-      device_rates({.seconds = time.seconds * kDeviceLoads, .cancelled = options.cancelled});
+ private:
+  std::vector<std::vector<double>> rates_;
+};
+
+void set_device_rates(const DeviceRates& rates, proto::MachineProfile& machine) {
   const auto add_matmul = [&](const char* dtype, double rate) {
     proto::MatmulRate& matmul = *machine.add_matmul();
     matmul.set_dtype(dtype);
@@ -106,7 +87,56 @@ proto::MachineProfile probe_machine(const MachineProbeOptions& options) {
   machine.set_host_to_device_rate(rates.to_device);
   machine.set_device_to_host_rate(rates.to_host);
   machine.set_device("cpu");
-  tell("done", 0);
+}
+
+}  // namespace
+
+proto::MachineProfile probe_machine(const MachineProbeOptions& options) {
+  proto::MachineProfile machine;
+  set_facts(machine);
+  const std::vector<int> counts = thread_counts(parallel_threads());
+  const size_t loads = counts.size() + kStates.size();
+  const double steps = static_cast<double>(loads * kRounds + kDeviceLoads * kRounds);
+  const LoadTime time{.seconds = options.seconds / steps, .cancelled = options.cancelled};
+  double done = 0;
+  const auto tell = [&](const std::string& doing) {
+    if (options.progress) {
+      options.progress(done / steps, doing);
+    }
+    ++done;
+  };
+  Rounds rounds(loads);
+  {
+    aio::HugeMemory memory(options.memory);
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t i = 0; i < counts.size(); ++i) {
+        tell(fmt::format("memory, {} threads", counts[i]));
+        rounds.add(i, memory_rate(memory, counts[i], time));
+      }
+      for (size_t i = 0; i < kStates.size(); ++i) {
+        tell(fmt::format("optimizer, {}", kStates[i].name));
+        rounds.add(counts.size() + i, optimizer_rate(memory, kStates[i].kind, time));
+      }
+    }
+  }
+  for (size_t i = 0; i < counts.size(); ++i) {
+    proto::MemoryRate& rate = *machine.add_memory();
+    rate.set_threads(counts[i]);
+    rate.set_bytes_per_second(rounds.median(i));
+  }
+  for (size_t i = 0; i < kStates.size(); ++i) {
+    proto::OptimizerRate& rate = *machine.add_optimizer();
+    rate.set_state(std::string(kStates[i].name));
+    rate.set_elements_per_second(rounds.median(counts.size() + i));
+    rate.set_bytes_per_element(traffic_bytes(kStates[i].kind));
+  }
+  tell("matrix products and copies");
+  set_device_rates(device_rates({.seconds = time.seconds * kDeviceLoads * kRounds,
+                                 .cancelled = options.cancelled}),
+                   machine);
+  if (options.progress) {
+    options.progress(1, "done");
+  }
   return machine;
 }
 

@@ -17,8 +17,8 @@ struct MachineProbeOptions {
 };
 
 /// Measures this machine, all with the threads of OpenMP: memory by a kernel with the optimizer's
-/// traffic, the optimizer's update, matrix products and copies of the device. CapacityError where
-/// the memory cannot be had, InterruptedError.
+/// traffic and the optimizer's update by turns, then matrix products and copies of the device.
+/// CapacityError where the memory cannot be had, InterruptedError.
 proto::MachineProfile probe_machine(const MachineProbeOptions& options);
 
 /// A table for people.

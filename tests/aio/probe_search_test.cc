@@ -37,6 +37,15 @@ TEST(ProbeSearch, TheMixedRateCountsMost) {
   EXPECT_EQ(best_point({reader, mixer}), 1U);
 }
 
+TEST(ProbeSearch, FinalistsBeginWithTheBestPoint) {
+  // The second has the highest score, the first is as good with less in flight.
+  const std::vector<ProbePoint> points = {point(kMiB, 8, 98), point(kMiB, 64, 100),
+                                          point(kMiB, 128, 99)};
+  EXPECT_THAT(finalists(points, 2), ElementsAre(0, 1));
+  EXPECT_EQ(best_of(points, {2, 1}), 1U);
+  EXPECT_EQ(best_of(points, {2}), 2U);
+}
+
 TEST(ProbeSearch, FinalistsAreTheHighestMeasured) {
   ProbePoint unmeasured = point(kMiB, 8, 1000);
   unmeasured.is_measured = false;
