@@ -16,10 +16,12 @@ void check(const UpdateOptions& o, const UpdateShard& s) {
   if (s.count.count() == 0) {
     return;
   }
-  HR_CHECK((s.master != nullptr) != (s.master_low != nullptr),
-           "the fp32 weights are either in master or in master_low");
-  HR_CHECK(s.master_low == nullptr || (s.weight != nullptr && s.weight_dtype == DType::bf16),
-           "a split master needs bf16 weights, not {}", to_string(s.weight_dtype));
+  const int masters = static_cast<int>(s.master != nullptr) +
+                      static_cast<int>(s.master_low != nullptr) +
+                      static_cast<int>(s.weight_is_master);
+  HR_CHECK(masters == 1, "{} of master, master_low and weight_is_master; one is needed", masters);
+  HR_CHECK(s.master != nullptr || (s.weight != nullptr && s.weight_dtype == DType::bf16),
+           "without a master array the weights must be bf16, not {}", to_string(s.weight_dtype));
   HR_CHECK(s.weight == nullptr || is_weight(s.weight_dtype), "weights of dtype {}",
            to_string(s.weight_dtype));
   HR_CHECK(s.gradient != nullptr, "no gradient of {} elements", s.count);

@@ -39,11 +39,13 @@ int moment_count(OptimizerKind kind, double momentum);
 /// Arrays of `count` elements, each aligned to an element; none may overlap another. The fp32
 /// master is in one of three places: `master`; split in `weight` (its bf16 weight) and `master_low`
 /// (base/split_float.h); or, training in fp32, `master` is the weight itself and `weight` is null.
+/// Without any (weight_is_master), the bf16 weight is all there is and every step rounds it.
 struct UpdateShard {
   float* master = nullptr;             ///< null: split
   uint16_t* master_low = nullptr;      ///< the half that completes the bf16 weight; null: not split
   void* weight = nullptr;              ///< where not null: gets the new 16-bit weight
-  DType weight_dtype = DType::bf16;    ///< bf16 or f16; bf16 where split
+  DType weight_dtype = DType::bf16;    ///< bf16 or f16; bf16 where split or the master itself
+  bool weight_is_master = false;       ///< neither master nor master_low is there
   void* moment1 = nullptr;             ///< adam exp_avg; adagrad sum; lion exp_avg; sgd buffer
   void* moment2 = nullptr;             ///< adam exp_avg_sq
   DType moment_dtype = DType::f32;     ///< f32 or bf16 (rounded to nearest even)

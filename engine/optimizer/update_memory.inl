@@ -1,105 +1,11 @@
 // How the arrays of a shard are read and written, for one instruction set. Included by
 // update_pass.inl, once for every instruction set.
 
+#include "engine/optimizer/update_convert.inl"
+
 HWY_BEFORE_NAMESPACE();
 namespace headrace::engine {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Whether Highway's own conversions of binary16 are exact: the others lose infinities.
-constexpr bool kConvertsF16 = (HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86) || HWY_ARCH_ARM_A64;
-
-/// The 16-bit words from element i of an array, in the low halves of the lanes.
-template <class D>
-HWY_INLINE auto load_words(D /*d*/, const void* array, int64_t i) {
-  const hn::Rebind<uint16_t, D> d16;
-  const hn::RebindToUnsigned<D> du;
-  return hn::PromoteTo(du, hn::LoadU(d16, static_cast<const uint16_t*>(array) + i));
-}
-
-/// Writes the low halves of the lanes.
-template <bool kStream, class D, class V>
-HWY_INLINE void store_words(D /*d*/, V words, void* array, int64_t i) {
-  const hn::Rebind<uint16_t, D> d16;
-  const auto narrow = hn::TruncateTo(d16, words);
-  auto* const target = static_cast<uint16_t*>(array) + i;
-  // Highway rounds streams of less than 16 bytes up.
-  if constexpr (kStream && hn::MaxLanes(D()) * sizeof(uint16_t) >= 16) {
-    hn::Stream(narrow, d16, target);
-  } else {
-    hn::StoreU(narrow, d16, target);
-  }
-}
-
-template <class D>
-HWY_INLINE auto from_bf16(D d, hn::Vec<hn::RebindToUnsigned<D>> words) {
-  return hn::BitCast(d, hn::ShiftLeft<16>(words));
-}
-
-/// base/dtype.h's to_bf16: to nearest, ties to even.
-template <class D>
-HWY_INLINE auto to_bf16_words(D d, hn::Vec<D> x) {
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto high = hn::ShiftRight<16>(bits);
-  const auto bias = hn::Add(hn::Set(du, 0x7fffU), hn::And(high, hn::Set(du, 1U)));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, bias));
-  const auto is_nan = hn::RebindMask(du, hn::IsNaN(x));
-  static_cast<void>(d);
-  return hn::IfThenElse(is_nan, hn::Or(high, hn::Set(du, 0x40U)), rounded);
-}
-
-/// The weight of base/split_float.h's split(): to nearest, ties away from zero.
-template <class D>
-HWY_INLINE auto split_weight(D d, hn::Vec<D> x) {
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Set(du, 0x8000U)));
-  const auto nan = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40U));
-  static_cast<void>(d);
-  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), nan, rounded);
-}
-
-/// base/dtype.h's to_float(F16).
-template <class D>
-HWY_INLINE auto from_f16(D d, hn::Vec<hn::RebindToUnsigned<D>> words) {
-  const hn::RebindToUnsigned<D> du;
-  const auto magnitude = hn::ShiftLeft<13>(hn::And(words, hn::Set(du, 0x7fffU)));
-  const auto exponent = hn::And(magnitude, hn::Set(du, 0x0f800000U));
-  const auto normal = hn::Add(magnitude, hn::Set(du, 112U << 23U));
-  // Below 2^-14: 2^-14 (1 + mantissa), less 2^-14.
-  const auto above = hn::BitCast(d, hn::Or(magnitude, hn::Set(du, 0x38800000U)));
-  const auto subnormal = hn::BitCast(du, hn::Sub(above, hn::Set(d, 0x1p-14F)));
-  const auto special = hn::Or(magnitude, hn::Set(du, 0x7f800000U));
-  const auto finite = hn::IfThenElse(hn::Eq(exponent, hn::Zero(du)), subnormal, normal);
-  const auto all =
-      hn::IfThenElse(hn::Eq(exponent, hn::Set(du, 0x0f800000U)), special, finite);
-  const auto sign = hn::ShiftLeft<16>(hn::And(words, hn::Set(du, 0x8000U)));
-  return hn::BitCast(d, hn::Or(all, sign));
-}
-
-/// base/dtype.h's to_f16: to nearest, ties to even.
-template <class D>
-HWY_INLINE auto to_f16_words(D d, hn::Vec<D> x) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const auto bits = hn::BitCast(du, x);
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffU));
-  const auto signed_magnitude = hn::BitCast(di, magnitude);
-  const auto above = [&](int32_t limit) HWY_ATTR {
-    return hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, limit)));
-  };
-  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1U));
-  // 0xc8000fff = 0xfff - (112 << 23): the change of exponent bias and half a unit, less one.
-  const auto normal =
-      hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xc8000fffU)), odd));
-  const auto shifted = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5F));
-  const auto subnormal = hn::Sub(hn::BitCast(du, shifted), hn::Set(du, 0x3f000000U));
-  const auto finite = hn::IfThenElse(above(0x387fffff), normal, subnormal);
-  const auto or_infinity = hn::IfThenElse(above(0x477fefff), hn::Set(du, 0x7c00U), finite);
-  const auto or_nan = hn::IfThenElse(above(0x7f800000), hn::Set(du, 0x7e00U), or_infinity);
-  return hn::Or(or_nan, hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000U)));
-}
 
 /// Elements of one round of the loop: one cache line of 16-bit values.
 constexpr int64_t kGroup = 32;
@@ -128,6 +34,26 @@ struct Gradient {
     return gradient;
   }
 
+  /// Elements from i on, those with even and those with odd index.
+  template <class D, class V>
+  static HWY_INLINE void load_pair(D d, const UpdateShard& s, int64_t i, V& even, V& odd) {
+    if (s.gradient_dtype == DType::bf16) {
+      load_bf16_pair(d, s.gradient, i, even, odd);
+    } else {
+      const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+      take_apart(d, load_stored(d, s, i), load_stored(d, s, i + lanes), even, odd);
+    }
+    if (s.accumulated != nullptr) {
+      const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+      V even_sum;
+      V odd_sum;
+      take_apart(d, hn::LoadU(d, s.accumulated + i), hn::LoadU(d, s.accumulated + i + lanes),
+                 even_sum, odd_sum);
+      even = hn::Add(even_sum, even);
+      odd = hn::Add(odd_sum, odd);
+    }
+  }
+
   static HWY_INLINE void prefetch(const UpdateShard& s, int64_t i) {
     if (s.gradient_dtype == DType::f32) {
       prefetch_f32(s.gradient, i);
@@ -140,6 +66,18 @@ struct Gradient {
   }
 
  private:
+  template <class D, class V>
+  static HWY_INLINE void take_apart(D d, V first, V second, V& even, V& odd) {
+#if HWY_TARGET == HWY_SCALAR
+    static_cast<void>(d);
+    even = first;
+    odd = second;
+#else
+    even = hn::ConcatEven(d, second, first);
+    odd = hn::ConcatOdd(d, second, first);
+#endif
+  }
+
   template <class D>
   static HWY_INLINE hn::Vec<D> load_stored(D d, const UpdateShard& s, int64_t i) {
     if (s.gradient_dtype == DType::f32) {
@@ -157,7 +95,10 @@ struct Gradient {
   }
 };
 
+// Moments and masters with kPairs also load and store a pair of vectors, even and odd elements.
+
 struct F32Moments {
+  static constexpr bool kPairs = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const void* array, int64_t i) {
     return hn::LoadU(d, static_cast<const float*>(array) + i);
@@ -170,6 +111,7 @@ struct F32Moments {
 };
 
 struct Bf16Moments {
+  static constexpr bool kPairs = true;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const void* array, int64_t i) {
     return from_bf16(d, load_words(d, array, i));
@@ -178,11 +120,21 @@ struct Bf16Moments {
   static HWY_INLINE void store(D d, hn::Vec<D> value, void* array, int64_t i) {
     store_words<false>(d, to_bf16_words(d, value), array, i);
   }
+  template <class D, class V>
+  static HWY_INLINE void load_pair(D d, const void* array, int64_t i, V& even, V& odd) {
+    load_bf16_pair(d, array, i, even, odd);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_pair(D d, V even, V odd, void* array, int64_t i) {
+    const auto words = upper_halves(d, rounded_to_even(d, even), rounded_to_even(d, odd));
+    store_pair_words(d, words, array, i);
+  }
   static HWY_INLINE void prefetch(const void* array, int64_t i) { prefetch_words(array, i); }
 };
 
 /// The fp32 array, which is the weight itself.
 struct PlainMaster {
+  static constexpr bool kPairs = false;
   static constexpr bool kStreams = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const UpdateShard& s, int64_t i) {
@@ -214,8 +166,37 @@ struct MasterAndF16 : PlainMaster {
   }
 };
 
+/// No fp32: the bf16 weight is all there is.
+struct WeightMaster {
+  static constexpr bool kStreams = false;
+  static constexpr bool kPairs = true;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const UpdateShard& s, int64_t i) {
+    return from_bf16(d, load_words(d, s.weight, i));
+  }
+  template <bool kStream, class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> value, const UpdateShard& s, int64_t i) {
+    store_words<false>(d, split_weight(d, value), s.weight, i);
+  }
+  static HWY_INLINE void prefetch(const UpdateShard& s, int64_t i) { prefetch_words(s.weight, i); }
+
+  template <class D, class V>
+  static HWY_INLINE void load_pair(D d, const UpdateShard& s, int64_t i, V& even, V& odd) {
+    load_bf16_pair(d, s.weight, i, even, odd);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_pair(D d, V even, V odd, const UpdateShard& s, int64_t i) {
+    const hn::RebindToUnsigned<D> du;
+    const auto half = hn::Set(du, 0x8000U);
+    const auto words =
+        upper_halves(d, hn::Add(hn::BitCast(du, even), half), hn::Add(hn::BitCast(du, odd), half));
+    store_pair_words(d, words, s.weight, i);
+  }
+};
+
 /// base/split_float.h's join() and split().
 struct SplitMaster {
+  static constexpr bool kPairs = true;
   static constexpr bool kStreams = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const UpdateShard& s, int64_t i) {
@@ -238,6 +219,27 @@ struct SplitMaster {
   static HWY_INLINE void prefetch(const UpdateShard& s, int64_t i) {
     prefetch_words(s.weight, i);
     prefetch_words(s.master_low, i);
+  }
+
+  template <class D, class V>
+  static HWY_INLINE void load_pair(D d, const UpdateShard& s, int64_t i, V& even, V& odd) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::Repartition<uint16_t, D> d16;
+    const auto low = load_pair_words(d, s.master_low, i);
+    const auto carried = hn::ShiftRight<15>(hn::BitCast(d16, low));
+    const auto weight = hn::BitCast(d16, load_pair_words(d, s.weight, i));
+    const auto high = hn::BitCast(du, hn::Sub(weight, carried));
+    even = hn::BitCast(d, hn::Or(hn::ShiftLeft<16>(high), hn::And(low, hn::Set(du, 0xffffU))));
+    odd = hn::BitCast(d, hn::Or(hn::And(high, hn::Set(du, 0xffff0000U)), hn::ShiftRight<16>(low)));
+  }
+  template <class D, class V>
+  static HWY_INLINE void store_pair(D d, V even, V odd, const UpdateShard& s, int64_t i) {
+    const hn::RebindToUnsigned<D> du;
+    const auto even_bits = hn::BitCast(du, even);
+    const auto odd_bits = hn::BitCast(du, odd);
+    WeightMaster::store_pair(d, even, odd, s, i);
+    const auto low = hn::Or(hn::And(even_bits, hn::Set(du, 0xffffU)), hn::ShiftLeft<16>(odd_bits));
+    store_pair_words(d, low, s.master_low, i);
   }
 };
 

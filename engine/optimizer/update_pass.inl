@@ -47,8 +47,14 @@ class Pass {
     int64_t i = aligned;
     for (; i + kGroup <= end; i += kGroup) {
       prefetch(i);
-      for (int64_t j = i; j < i + kGroup; j += lanes) {
-        update<true>(d, j, check);
+      if constexpr (kPairs) {
+        for (int64_t j = i; j < i + kGroup; j += 2 * lanes) {
+          update_pair(d, j, check);
+        }
+      } else {
+        for (int64_t j = i; j < i + kGroup; j += lanes) {
+          update<true>(d, j, check);
+        }
       }
     }
     all_finite &= check.all_finite();
@@ -61,6 +67,10 @@ class Pass {
   }
 
  private:
+  /// Where every array can be read in pairs of vectors. A single lane makes no pair.
+  static constexpr bool kPairs =
+      Master::kPairs && (Moments::kPairs || Rule::kMoments == 0) && HWY_TARGET != HWY_SCALAR;
+
   /// Elements from i to the next cache line of the weights that are streamed.
   HWY_INLINE int64_t unaligned_elements(int64_t i) const {
     if constexpr (Master::kStreams) {
@@ -119,6 +129,49 @@ class Pass {
     }
   }
 
+  /// Two vectors of elements at once, those with even and those with odd index. The roundings of a
+  /// pair are for numbers only, so a value that may not be finite sends both through update().
+  template <class D>
+  HWY_INLINE void update_pair(D d, int64_t i, FiniteCheck<D>& check) const {
+    using V = hn::Vec<D>;
+    V even_master;
+    V odd_master;
+    Master::load_pair(d, s_, i, even_master, odd_master);
+    V even_gradient;
+    V odd_gradient;
+    Gradient::load_pair(d, s_, i, even_gradient, odd_gradient);
+    V even1 = hn::Zero(d);
+    V odd1 = even1;
+    V even2 = even1;
+    V odd2 = even1;
+    if constexpr (Rule::kMoments > 0) {
+      Moments::load_pair(d, s_.moment1, i, even1, odd1);
+    }
+    if constexpr (Rule::kMoments > 1) {
+      Moments::load_pair(d, s_.moment2, i, even2, odd2);
+    }
+    const auto scale = hn::Set(d, gradient_scale_);
+    even_master = rule_.apply(d, even_master, hn::Mul(even_gradient, scale), even1, even2);
+    odd_master = rule_.apply(d, odd_master, hn::Mul(odd_gradient, scale), odd1, odd2);
+    // What is not finite makes the sum so, and so may what is only large.
+    V sum = hn::Add(even_master, odd_master);
+    if constexpr (Rule::kMoments > 0) {
+      sum = hn::Add(sum, Rule::kMoments > 1 ? hn::Add(even2, odd2) : hn::Add(even1, odd1));
+    }
+    if (HWY_UNLIKELY(!hn::AllTrue(d, hn::IsFinite(sum)))) {
+      update<true>(d, i, check);
+      update<true>(d, i + static_cast<int64_t>(hn::Lanes(d)), check);
+      return;
+    }
+    Master::store_pair(d, even_master, odd_master, s_, i);
+    if constexpr (Rule::kMoments > 0) {
+      Moments::store_pair(d, even1, odd1, s_.moment1, i);
+    }
+    if constexpr (Rule::kMoments > 1) {
+      Moments::store_pair(d, even2, odd2, s_.moment2, i);
+    }
+  }
+
   const Rule rule_;
   const float gradient_scale_;
   const UpdateShard s_;
@@ -141,6 +194,9 @@ HWY_NOINLINE bool run_pass(const Rule& rule, float gradient_scale, const UpdateS
 
 template <class Moments, class Rule>
 bool choose_master(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+  if (shard.weight_is_master) {
+    return run_pass<Rule, WeightMaster, Moments>(rule, gradient_scale, shard);
+  }
   if (shard.master == nullptr) {
     return run_pass<Rule, SplitMaster, Moments>(rule, gradient_scale, shard);
   }

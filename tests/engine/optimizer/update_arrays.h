@@ -15,7 +15,7 @@
 
 namespace headrace::engine::testing {
 
-enum class MasterKind : uint8_t { plain, with_bf16, with_f16, split };
+enum class MasterKind : uint8_t { plain, with_bf16, with_f16, split, weight };
 
 /// One kernel: where the master is, what is stored how.
 struct Variant {
@@ -25,7 +25,7 @@ struct Variant {
   bool accumulated = false;
 
   std::string name() const {
-    constexpr const char* kMasters[] = {"plain", "with_bf16", "with_f16", "split"};
+    constexpr const char* kMasters[] = {"plain", "with_bf16", "with_f16", "split", "weight"};
     return fmt::format("master {}, moments {}, gradient {}{}", kMasters[static_cast<int>(master)],
                        to_string(moments), to_string(gradient), accumulated ? ", accumulated" : "");
   }
@@ -33,8 +33,8 @@ struct Variant {
 
 inline std::vector<Variant> all_variants() {
   std::vector<Variant> variants;
-  for (const MasterKind master :
-       {MasterKind::plain, MasterKind::with_bf16, MasterKind::with_f16, MasterKind::split}) {
+  for (const MasterKind master : {MasterKind::plain, MasterKind::with_bf16, MasterKind::with_f16,
+                                  MasterKind::split, MasterKind::weight}) {
     for (const DType moments : {DType::f32, DType::bf16}) {
       for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
         for (const bool accumulated : {false, true}) {
@@ -123,7 +123,7 @@ class Arrays {
   Arrays(const Variant& variant, int64_t count, int64_t offset = 0)
       : variant_(variant),
         count_(count),
-        master_(DType::f32, is_split() ? 0 : count, offset + 3),
+        master_(DType::f32, has_array() ? count : 0, offset + 3),
         low_(DType::u16, is_split() ? count : 0, offset + 5),
         weight_(weight_dtype(), has_weight() ? count : 0, offset),
         moment1_(variant.moments, count, offset + 1),
@@ -162,7 +162,8 @@ class Arrays {
   UpdateShard shard() { return shard_from(0, count_); }
   UpdateShard shard_from(int64_t begin, int64_t count) {
     UpdateShard s;
-    s.master = is_split() ? nullptr : static_cast<float*>(master_.data()) + begin;
+    s.master = has_array() ? static_cast<float*>(master_.data()) + begin : nullptr;
+    s.weight_is_master = variant_.master == MasterKind::weight;
     s.master_low = is_split() ? static_cast<uint16_t*>(low_.data()) + begin : nullptr;
     s.weight = has_weight() ? static_cast<uint16_t*>(weight_.data()) + begin : nullptr;
     s.weight_dtype = weight_dtype();
@@ -179,11 +180,14 @@ class Arrays {
 
   int64_t count() const { return count_; }
   float master(int64_t i) const {
-    return is_split() ? join({weight_.word(i), low_.word(i)}) : master_.value(i);
+    if (has_array()) {
+      return master_.value(i);
+    }
+    return is_split() ? join({weight_.word(i), low_.word(i)}) : weight_.value(i);
   }
   /// The master and the weight that is made of it.
   void set_master(int64_t i, float value) {
-    if (!is_split()) {
+    if (has_array()) {
       master_.set_value(i, value);
     }
     if (is_split()) {
@@ -228,6 +232,7 @@ class Arrays {
 
  private:
   bool is_split() const { return variant_.master == MasterKind::split; }
+  bool has_array() const { return !is_split() && variant_.master != MasterKind::weight; }
   DType weight_dtype() const {
     return variant_.master == MasterKind::with_f16 ? DType::f16 : DType::bf16;
   }
