@@ -28,30 +28,39 @@ using headrace::engine::OptimizerKind;
 using headrace::engine::UpdateOptions;
 using headrace::engine::UpdateShard;
 
+enum class Master : uint8_t {
+  f32,    ///< fp32 master and bf16 weight
+  split,  ///< bf16 weight and the half that completes it
+  none,   ///< bf16 weight
+};
+
 struct Variant {
   const char* name;
   OptimizerKind kind;
   double momentum;
-  bool is_split;  ///< otherwise fp32 master and bf16 weight
+  Master master;
   DType moments;
   DType gradient;
 };
 
 constexpr Variant kVariants[] = {
-    {"adam, f32 gradient", OptimizerKind::adam, 0, false, DType::f32, DType::f32},
-    {"adam, bf16 gradient", OptimizerKind::adam, 0, false, DType::f32, DType::bf16},
-    {"adam, split, bf16 gradient", OptimizerKind::adam, 0, true, DType::f32, DType::bf16},
-    {"adam, split, bf16 moments and gradient", OptimizerKind::adam, 0, true, DType::bf16,
+    {"adam, f32 gradient", OptimizerKind::adam, 0, Master::f32, DType::f32, DType::f32},
+    {"adam, bf16 gradient", OptimizerKind::adam, 0, Master::f32, DType::f32, DType::bf16},
+    {"adam, split, bf16 gradient", OptimizerKind::adam, 0, Master::split, DType::f32, DType::bf16},
+    {"adam, split, bf16 moments and gradient", OptimizerKind::adam, 0, Master::split, DType::bf16,
      DType::bf16},
-    {"lion, f32 gradient", OptimizerKind::lion, 0, false, DType::f32, DType::f32},
-    {"lion, split, bf16 gradient", OptimizerKind::lion, 0, true, DType::f32, DType::bf16},
-    {"lion, split, bf16 moments and gradient", OptimizerKind::lion, 0, true, DType::bf16,
+    {"adam, all bf16, no master", OptimizerKind::adam, 0, Master::none, DType::bf16, DType::bf16},
+    {"lion, f32 gradient", OptimizerKind::lion, 0, Master::f32, DType::f32, DType::f32},
+    {"lion, split, bf16 gradient", OptimizerKind::lion, 0, Master::split, DType::f32, DType::bf16},
+    {"lion, split, bf16 moments and gradient", OptimizerKind::lion, 0, Master::split, DType::bf16,
      DType::bf16},
-    {"adagrad, f32 gradient", OptimizerKind::adagrad, 0, false, DType::f32, DType::f32},
-    {"adagrad, split, bf16 gradient", OptimizerKind::adagrad, 0, true, DType::f32, DType::bf16},
-    {"sgd, momentum, f32 gradient", OptimizerKind::sgd, 0.9, false, DType::f32, DType::f32},
-    {"sgd, momentum, split, bf16 gradient", OptimizerKind::sgd, 0.9, true, DType::f32, DType::bf16},
-    {"sgd, split, bf16 gradient", OptimizerKind::sgd, 0, true, DType::f32, DType::bf16},
+    {"adagrad, f32 gradient", OptimizerKind::adagrad, 0, Master::f32, DType::f32, DType::f32},
+    {"adagrad, split, bf16 gradient", OptimizerKind::adagrad, 0, Master::split, DType::f32,
+     DType::bf16},
+    {"sgd, momentum, f32 gradient", OptimizerKind::sgd, 0.9, Master::f32, DType::f32, DType::f32},
+    {"sgd, momentum, split, bf16 gradient", OptimizerKind::sgd, 0.9, Master::split, DType::f32,
+     DType::bf16},
+    {"sgd, split, bf16 gradient", OptimizerKind::sgd, 0, Master::split, DType::f32, DType::bf16},
 };
 
 /// The arrays of a variant, in one mapping on huge pages.
@@ -63,21 +72,24 @@ class Problem {
     shard_.count = Elements(count);
     shard_.moment_dtype = variant.moments;
     shard_.gradient_dtype = variant.gradient;
-    if (variant.is_split) {
-      shard_.weight = traffic_.read_write2[0] = take<uint16_t>();
-      shard_.master_low = traffic_.read_write2[1] = take<uint16_t>();
-    } else {
-      shard_.master = traffic_.read_write4[0] = take<float>();
+    int floats = 0;
+    int words = 0;
+    if (variant.master == Master::f32) {
+      shard_.master = traffic_.read_write4[floats++] = take<float>();
       shard_.weight = traffic_.write2 = take<uint16_t>();
+    } else {
+      shard_.weight = traffic_.read_write2[words++] = take<uint16_t>();
+      shard_.weight_is_master = variant.master == Master::none;
     }
-    const int words = variant.is_split ? 2 : 0;
-    const int floats = variant.is_split ? 0 : 1;
+    if (variant.master == Master::split) {
+      shard_.master_low = traffic_.read_write2[words++] = take<uint16_t>();
+    }
     for (int k = 0; k < moments; ++k) {
       void* moment = nullptr;
       if (variant.moments == DType::f32) {
-        moment = traffic_.read_write4[floats + k] = take<float>();
+        moment = traffic_.read_write4[floats++] = take<float>();
       } else {
-        moment = traffic_.read_write2[words + k] = take<uint16_t>();
+        moment = traffic_.read_write2[words++] = take<uint16_t>();
       }
       (k == 0 ? shard_.moment1 : shard_.moment2) = moment;
     }

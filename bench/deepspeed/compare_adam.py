@@ -5,8 +5,10 @@ process on the same memory. Started by compare_adam.sh, which builds both.
 Cases (each: what DeepSpeed's ZeRO-Offload step does with a shard | the one update() that does the same):
   a  fp32 gradients:  adam_update, then the 16-bit weights copied   | fp32 master, fused bf16 weight
   b  bf16 gradients:  up-cast, adam_update, 16-bit weights copied   | split master, fp32 moments
-  c  all in bf16:     adam_update on bf16 weights and moments       | split master, bf16 moments
-In c DeepSpeed has no fp32 master; Headrace keeps one and moves 18 bytes per element against 14."""
+  c  all in bf16:     adam_update on bf16 weights and moments       | the same arrays, no master
+  d  all in bf16:     as c                                          | split master, bf16 moments
+In d Headrace keeps an fp32 master, which DeepSpeed does not have there, and moves 18 bytes per element
+against 14; it has no target."""
 
 import argparse
 import ctypes
@@ -27,8 +29,8 @@ class AdamStep(ctypes.Structure):
                 ("weight_decay", ctypes.c_double), ("master", ctypes.c_void_p),
                 ("master_low", ctypes.c_void_p), ("weight", ctypes.c_void_p),
                 ("exp_avg", ctypes.c_void_p), ("exp_avg_sq", ctypes.c_void_p),
-                ("gradient", ctypes.c_void_p), ("moments_are_bf16", ctypes.c_int32),
-                ("gradient_is_bf16", ctypes.c_int32)]
+                ("gradient", ctypes.c_void_p), ("weight_is_master", ctypes.c_int32),
+                ("moments_are_bf16", ctypes.c_int32), ("gradient_is_bf16", ctypes.c_int32)]
 
 
 def huge(count, dtype):
@@ -60,7 +62,8 @@ class Headrace:
         pointer = lambda tensor: None if tensor is None else tensor.data_ptr()
         arguments = AdamStep(gradient.numel(), number, LR, WEIGHT_DECAY, pointer(master), pointer(low),
                              pointer(weight), pointer(exp_avg), pointer(exp_avg_sq), pointer(gradient),
-                             exp_avg.dtype == torch.bfloat16, gradient.dtype == torch.bfloat16)
+                             master is None and low is None, exp_avg.dtype == torch.bfloat16,
+                             gradient.dtype == torch.bfloat16)
         if self.library.headrace_adam_step(ctypes.byref(arguments), self.threads) != 0:
             raise RuntimeError("headrace_adam_step refuses its arguments")
 
@@ -106,11 +109,14 @@ def cases(p, deepspeed, headrace):
     def all_bf16(number):
         deepspeed.step(number, p.weight, p.gradient16, p.exp_avg16, p.exp_avg_sq16)
 
+    def only_bf16(number):
+        headrace.step(number, p.gradient16, p.exp_avg16, p.exp_avg_sq16, p.weight)
+
     def split_bf16(number):
         headrace.step(number, p.gradient16, p.exp_avg16, p.exp_avg_sq16, p.weight, low=p.low)
 
     return [("a fp32 gradients", 1.25, two_passes, fused), ("b bf16 gradients", 1.7, three_passes, split),
-            ("c all bf16", 1.8, all_bf16, split_bf16)]
+            ("c all bf16", 1.8, all_bf16, only_bf16), ("d all bf16, split", 0.0, all_bf16, split_bf16)]
 
 
 def seconds(work, number):

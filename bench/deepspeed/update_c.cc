@@ -19,6 +19,7 @@ struct HeadraceAdamStep {
   void* exp_avg;
   void* exp_avg_sq;
   const void* gradient;
+  int32_t weight_is_master;
   int32_t moments_are_bf16;
   int32_t gradient_is_bf16;
 };
@@ -36,6 +37,7 @@ int headrace_adam_step(const HeadraceAdamStep* arguments, int threads) {
   shard.master = a.master;
   shard.master_low = a.master_low;
   shard.weight = a.weight;
+  shard.weight_is_master = a.weight_is_master != 0;
   shard.moment1 = a.exp_avg;
   shard.moment2 = a.exp_avg_sq;
   shard.moment_dtype = a.moments_are_bf16 != 0 ? hr::DType::bf16 : hr::DType::f32;
