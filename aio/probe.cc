@@ -24,9 +24,11 @@ constexpr double kSweepEnd = 0.69;
 constexpr double kFinalsEnd = 0.88;
 constexpr double kModesEnd = 1.0;
 
-constexpr double kCopyShare = 0.02;  ///< for the rate of memory copies, before the phases
-constexpr double kLoadShare = 0.9;   ///< of a load's time; the rest is for its set-up
-constexpr double kWarmShare = 0.25;  ///< of a load, not counted
+constexpr double kCopyShare = 0.02;    ///< for the rate of memory copies, before the phases
+constexpr double kLoadMin = 0.01;      ///< of the time, for a load before the sweep
+constexpr double kLoadShare = 0.9;     ///< of a load's time; the rest is for its set-up
+constexpr double kLeastSeconds = 0.1;  ///< of the load with the fewest bytes in flight
+constexpr double kWarmShare = 0.25;    ///< of a load, not counted
 constexpr double kDrainShare =
     0.7;                            ///< of a load's time, at most, for what is in flight at its end
 constexpr double kModeGain = 1.05;  ///< polling must be better by this: it costs a core
@@ -88,8 +90,9 @@ class Probe {
     Bytes range = std::min(options.file_size, kReadRange);
     const auto run = [&](const char* doing, LoadKind kind, Bytes size, double end, bool one_pass) {
       session_.tell(doing);
-      LoadPlan plan =
-          session_.plan(opened, kind, size, kFillBlock, slots, session_.until(end) * kLoadShare);
+      const double seconds =
+          std::max(session_.until(end) * kLoadShare, kLoadMin * session_.seconds());
+      LoadPlan plan = session_.plan(opened, kind, size, kFillBlock, slots, seconds);
       plan.one_pass = one_pass;
       plan.sample_seconds = kind == LoadKind::write ? kSampleSeconds : 0;
       return run_load(engine, plan);
@@ -206,14 +209,15 @@ class Probe {
   std::string measure(const ProbeSession::Opened& opened, const ProbePoint& point, LoadKind kind,
                       double slot, PointSamples& samples) {
     const double drain = static_cast<double>(point.in_flight().count()) / highest_write_rate_;
-    if (drain > kDrainShare * slot && point.in_flight() > least_in_flight_) {
+    const bool is_least = point.in_flight() == least_in_flight_;
+    if (drain > kDrainShare * slot && !is_least) {
       return fmt::format("{} in flight take longer than the {} of one measurement",
                          format_bytes(point.in_flight()), format_duration(slot));
     }
     session_.tell(fmt::format("{} x {}: {}", format_bytes(point.block_size), point.queue_depth,
                               to_string(kind)));
     // The smallest amount in flight is measured however little time there is.
-    const double seconds = std::max(slot - drain, drain);
+    const double seconds = std::max(slot - drain, is_least ? std::max(drain, kLeastSeconds) : 0.0);
     LoadPlan plan = session_.plan(opened, kind, report_.file_size, point.block_size,
                                   point.queue_depth, seconds);
     plan.warm_seconds = kWarmShare * seconds;

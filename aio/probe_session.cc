@@ -38,7 +38,7 @@ double ProbeSession::elapsed() const {
 }
 
 double ProbeSession::until(double share) const {
-  const double phases = std::max(0.0, seconds_ - phases_begin_);
+  const double phases = std::max(seconds_ / 2, seconds_ - phases_begin_);
   return std::max(0.0, phases_begin_ + share * phases - elapsed());
 }
 

@@ -21,7 +21,8 @@ class ProbeSession {
   ScratchFile& scratch() { return scratch_; }
   double seconds() const { return seconds_; }  ///< for everything but the comparison with fio
   double elapsed() const;
-  /// The phases begin now and have the rest of the time.
+  /// The phases begin now and have the rest of the time, but at least half of it: on a busy machine
+  /// it can take seconds to get the memory.
   void start_phases() { phases_begin_ = elapsed(); }
   /// Seconds left until this share of the phases' time has passed; 0 when it has.
   double until(double share) const;

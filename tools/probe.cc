@@ -53,6 +53,7 @@ proto::StorageProfile probe_path(const std::string& path, const Arguments& argum
   options.file_size =
       parse_bytes(arguments.size.empty() ? standard_size : arguments.size, "--size");
   options.seconds = arguments.seconds;
+  options.memory = arguments.quick ? kMiB * 256 : options.memory;  // the largest setting's need
   options.quick = arguments.quick;
   options.compare_fio = arguments.compare_fio;
   options.cancelled = &stop_requested();

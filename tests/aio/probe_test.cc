@@ -67,7 +67,6 @@ TEST(Probe, MeasuresWithinItsTimeAndLeavesNothing) {
   EXPECT_FALSE(report.modes[0].is_refused) << report.modes[0].left_out;
   EXPECT_GT(report.duplex, 0.0);
   EXPECT_GT(report.cache.memory_rate, 0.0);
-  EXPECT_FALSE(report.writes.rates.empty());
   EXPECT_FALSE(report.storage.key.empty());
   EXPECT_LE(best.in_flight(), options.memory);
   const std::string text = render(report);
