@@ -52,16 +52,14 @@ class Arrays {
   int64_t count_;
 };
 
-/// The streams of an fp32 optimizer step with a fused bf16 weight.
+/// The streams of an fp32 optimizer step.
 void pass_over(float* __restrict master, float* __restrict moment1, float* __restrict moment2,
-               const float* __restrict gradient, uint16_t* __restrict weight, int64_t begin,
-               int64_t end) {
+               const float* __restrict gradient, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const float value = gradient[i];
     master[i] += value;
     moment1[i] += value;
     moment2[i] += value;
-    weight[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16U);
   }
 }
 
@@ -130,11 +128,10 @@ double memory_rate(aio::HugeMemory& memory, int threads, const LoadTime& time) {
   auto* const moment1 = arrays.take(1.0F);
   auto* const moment2 = arrays.take(1.0F);
   auto* const gradient = arrays.take(1e-9F);
-  auto* const weight = arrays.take(uint16_t{0});
   const Threads used(threads);
   const double seconds = median_seconds(time, [&] {
     parallel_for_blocks(arrays.count(), kBlock, [&](int64_t begin, int64_t end) {
-      pass_over(master, moment1, moment2, gradient, weight, begin, end);
+      pass_over(master, moment1, moment2, gradient, begin, end);
     });
   });
   return static_cast<double>(arrays.count()) * kTrafficBytes / seconds;

@@ -20,14 +20,13 @@ struct LoadTime {
 /// call is not counted.
 double median_seconds(const LoadTime& time, const std::function<void()>& work);
 
-/// Bytes that the traffic kernel reads and writes per element: four fp32 streams in, three back,
-/// and a 16-bit one.
-inline constexpr int kTrafficBytes = 30;
-/// Bytes of memory per element of the traffic kernel and of any optimizer state here.
-inline constexpr int kElementBytes = 18;
+/// Bytes that the traffic kernel reads and writes per element: four fp32 streams in, three back.
+inline constexpr int kTrafficBytes = 28;
+/// Bytes of memory per element of the traffic kernel, and at most of an optimizer state here.
+inline constexpr int kElementBytes = 16;
 
-/// Bytes read and written per second by a pass with the traffic of an fp32 optimizer step with a
-/// bf16 weight, with almost no arithmetic, on `threads` threads.
+/// Bytes read and written per second by a pass with the traffic of an fp32 optimizer step and
+/// almost no arithmetic, on `threads` threads.
 double memory_rate(aio::HugeMemory& memory, int threads, const LoadTime& time);
 
 enum class StateKind : uint8_t {
