@@ -108,6 +108,7 @@ void Engine::open_store(const EngineOptions& options) {
   store.run_id = options.run_id;
   store.disk_budget = options.nvme_budget;
   store.verify_reads = options.verify_reads;
+  store.prewrite = options.nvme_prewrite;
   extents_ = tiers::ExtentStore::create(store, io_);
 }
 

@@ -36,6 +36,7 @@ struct EngineOptions {
   std::optional<int> numa_node;  ///< of host memory and optimizer threads; empty: all nodes
   Bytes nvme_budget;
   bool verify_reads = true;
+  bool nvme_prewrite = false;
 };
 
 /// What one schedule run did, for metrics.

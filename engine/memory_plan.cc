@@ -280,8 +280,7 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
   };
   row("weights", state.weights, fmt::format("home {}", to_string(placement.weights)));
   row("optimizer state", state.optimizer, fmt::format("home {}", to_string(placement.optimizer)));
-  row("gradients", state.gradients,
-      fmt::format("down to {}", to_string(placement.gradients)));
+  row("gradients", state.gradients, fmt::format("down to {}", to_string(placement.gradients)));
   row("activations", state.activations,
       fmt::format("down to {}", to_string(placement.activations)));
   if (request.micro_batches > 1) {

@@ -65,6 +65,9 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.numa_node = settings.numa_node;
   options.verify_reads = settings.aio.verify_reads;
   options.io.block_size = settings.aio.block_size;
+  options.io.adaptive_depth = settings.aio.adaptive_depth;
+  options.io.submission = settings.aio.submission;
+  options.nvme_prewrite = settings.aio.prewrite;
   options.io.queue_depth = settings.aio.requests_in_flight();
   options.io.backend = settings.aio.backend == IoBackendChoice::thread_pool
                            ? aio::BackendKind::thread_pool

@@ -22,6 +22,17 @@ OffloadDevice device_of(proto::OffloadParam::Device device) {
   }
 }
 
+aio::SubmissionMode submission_of(proto::Headrace::IoSubmission mode) {
+  switch (mode) {
+    case proto::Headrace::sq_poll:
+      return aio::SubmissionMode::sq_poll;
+    case proto::Headrace::io_poll:
+      return aio::SubmissionMode::io_poll;
+    default:
+      return aio::SubmissionMode::interrupt;
+  }
+}
+
 bool is_run_id(const std::string& text) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -156,7 +167,10 @@ void Resolver::resolve_aio() {
   settings.block_size = Bytes(aio.block_size());
   settings.queue_depth = static_cast<int>(aio.queue_depth());
   settings.threads = static_cast<int>(aio.intra_op_parallelism());
+  settings.adaptive_depth = !aio.has_queue_depth();
   settings.verify_reads = config_.headrace().verify_reads();
+  settings.submission = submission_of(config_.headrace().io_submission());
+  settings.prewrite = config_.headrace().nvme_prewrite();
   if (aio.block_size() % kBlockMultiple != 0) {
     problems_.add("aio.block_size: {} is not a multiple of {} bytes", aio.block_size(),
                   kBlockMultiple);

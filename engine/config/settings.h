@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/io.h"
 #include "base/dtype.h"
 #include "base/units.h"
 #include "engine/accumulation_order.h"
@@ -103,10 +104,13 @@ enum class IoBackendChoice : uint8_t { automatic, io_uring, thread_pool };
 
 struct AioSettings {
   Bytes block_size{1 << 20};
-  int queue_depth = 64;  ///< requests in flight per thread
-  int threads = 1;       ///< a ring needs none: there it multiplies queue_depth
+  int queue_depth = 64;         ///< requests in flight per thread
+  bool adaptive_depth = false;  ///< queue_depth is where it starts
+  int threads = 1;              ///< a ring needs none: there it multiplies queue_depth
   IoBackendChoice backend = IoBackendChoice::automatic;
   bool verify_reads = true;
+  aio::SubmissionMode submission = aio::SubmissionMode::interrupt;
+  bool prewrite = false;  ///< new file space is written once ahead of its use
 
   int requests_in_flight() const { return queue_depth * threads; }
 };

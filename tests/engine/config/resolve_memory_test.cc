@@ -142,14 +142,21 @@ TEST(ResolveAioKeys, AreTaken) {
   EXPECT_EQ(standard.requests_in_flight(), 64);
   EXPECT_EQ(standard.backend, IoBackendChoice::automatic);
   EXPECT_TRUE(standard.verify_reads);
+  EXPECT_TRUE(standard.adaptive_depth);
+  EXPECT_EQ(standard.submission, aio::SubmissionMode::interrupt);
+  EXPECT_FALSE(standard.prewrite);
   const AioSettings own =
       settings_of(R"("aio": {"block_size": 262144, "queue_depth": 16, "intra_op_parallelism": 2},
-                     "headrace": {"io_backend": "thread_pool", "verify_reads": false})")
+                     "headrace": {"io_backend": "thread_pool", "verify_reads": false,
+                                  "io_submission": "sq_poll", "nvme_prewrite": true})")
           .aio;
   EXPECT_EQ(own.block_size, 256 * kKiB);
   EXPECT_EQ(own.queue_depth, 16);
   EXPECT_EQ(own.threads, 2);
   EXPECT_EQ(own.requests_in_flight(), 32);
+  EXPECT_FALSE(own.adaptive_depth);
+  EXPECT_EQ(own.submission, aio::SubmissionMode::sq_poll);
+  EXPECT_TRUE(own.prewrite);
   EXPECT_EQ(own.backend, IoBackendChoice::thread_pool);
   EXPECT_FALSE(own.verify_reads);
   EXPECT_THAT(problem_of(file_with(R"("aio": {"block_size": 5000})")),
