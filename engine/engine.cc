@@ -24,14 +24,28 @@ bool same(const std::vector<scheduler::Residency>& a, const std::vector<schedule
                     [](const auto& x, const auto& y) { return same(x, y); });
 }
 
-std::unique_ptr<scheduler::Policy> make_policy(const std::string& name) {
-  if (name == "optimal") {
+/// Elements of the parameters by ObjectId; 0 for what is none.
+std::vector<Elements> parameter_elements(const ModelLayout& layout) {
+  std::vector<Elements> elements(layout.objects.size());
+  for (const ModuleObjects& module : layout.modules) {
+    elements[index_of(module.weights)] = module.spec.count;
+  }
+  return elements;
+}
+
+std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,
+                                               const ModelLayout& layout) {
+  if (options.policy == "optimal") {
     return scheduler::make_optimal_policy();
   }
-  if (name == "lru") {
+  if (options.policy == "lru") {
     return scheduler::make_lru_policy();
   }
-  throw InputError("headrace.policy: '" + name + "' is unknown; it can be optimal or lru");
+  if (options.policy == "liveness") {
+    return scheduler::make_liveness_policy(options.liveness, parameter_elements(layout));
+  }
+  throw InputError("headrace.policy: '" + options.policy +
+                   "' is unknown; it can be optimal, liveness or lru");
 }
 
 /// Rough cost of the work on this machine, until the first step has been measured.
@@ -52,7 +66,7 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
                                                 options.vocab_tile)),
       plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
                              estimate_work(*network_), options.memory)),
-      policy_(make_policy(options.policy)) {
+      policy_(make_policy(options, plan_.layout)) {
   allocate_memory(options);
   open_store(options);
   compute_stream_ = device_->create_stream("hr-compute");
@@ -124,33 +138,36 @@ void Engine::add_objects() {
   }
 }
 
-scheduler::CompileInput Engine::compile_input(const StepTrace& trace) const {
+scheduler::CompileInput Engine::compile_input(const StepTrace& trace,
+                                              std::vector<scheduler::Residency> initial) const {
   scheduler::CompileInput input;
   input.trace = &trace.trace;
   input.objects = &plan_.layout.objects;
   input.budgets.device = plan_.device_arena;
   input.budgets.host = plan_.host_arena;
   input.rates = rates_;
-  input.initial = residency_;
+  input.initial = std::move(initial);
   return input;
 }
 
-const scheduler::Schedule& Engine::schedule_for(const StepTrace& trace) {
+std::shared_ptr<const Engine::CachedSchedule> Engine::schedule_for(const StepTrace& trace) {
   auto& kept = schedules_[&trace];
-  for (const CachedSchedule& cached : kept) {
-    if (same(cached.initial, residency_)) {
-      return cached.schedule;
+  for (const auto& cached : kept) {
+    if (same(cached->initial, residency_)) {
+      return cached;
     }
   }
   if (kept.size() == kSchedulesKept) {
     kept.erase(kept.begin());
   }
-  kept.push_back({residency_, policy_->compile(compile_input(trace))});
-  return kept.back().schedule;
+  kept.push_back(std::make_shared<CachedSchedule>(
+      CachedSchedule{residency_, policy_->compile(compile_input(trace, residency_))}));
+  return kept.back();
 }
 
 EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
-  const scheduler::Schedule& schedule = schedule_for(trace);
+  const std::shared_ptr<const CachedSchedule> cached = schedule_for(trace);
+  const scheduler::Schedule& schedule = cached->schedule;
   const tiers::TierTraffic before = store_->traffic();
   EngineReport report;
   report.run = executor_->run(trace.trace, schedule, body);
@@ -159,9 +176,29 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   report.traffic.nvme_write = after.nvme_write - before.nvme_write;
   report.traffic.host_to_device = after.host_to_device - before.host_to_device;
   report.traffic.device_to_host = after.device_to_host - before.device_to_host;
-  report.bound = scheduler::channel_bound(compile_input(trace), schedule);
+  report.bound = scheduler::channel_bound(compile_input(trace, residency_), schedule);
   residency_ = schedule.final;
+  if (&trace == &plan_.training) {
+    last_training_ = cached;
+  }
   return report;
+}
+
+std::optional<ScheduleGap> Engine::schedule_gap() const {
+  if (last_training_ == nullptr) {
+    return std::nullopt;
+  }
+  const scheduler::Schedule& schedule = last_training_->schedule;
+  const scheduler::CompileInput input = compile_input(plan_.training, last_training_->initial);
+  const scheduler::LowerBound bound = scheduler::lower_bound(input);
+  ScheduleGap gap;
+  gap.nvme = schedule.nvme_read + schedule.nvme_write;
+  gap.nvme_bound = bound.nvme;
+  gap.link = schedule.host_to_device + schedule.device_to_host;
+  gap.link_bound = bound.link;
+  gap.seconds = scheduler::simulate(input, schedule).seconds;
+  gap.seconds_bound = bound.seconds;
+  return gap;
 }
 
 void Engine::load(const model::CheckpointReader& reader, const Progress& progress) {

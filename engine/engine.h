@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "model/checkpoint.h"
 #include "model/network.h"
 #include "model/token_data.h"
+#include "scheduler/liveness.h"
+#include "scheduler/lower_bound.h"
 #include "scheduler/schedule.h"
 #include "tiers/arena.h"
 #include "tiers/extent_store.h"
@@ -27,6 +30,7 @@ struct EngineOptions {
   model::BatchShape shape;
   MemoryRequest memory;
   std::string policy = "optimal";
+  scheduler::LivenessLimits liveness;  ///< of that policy
   int64_t vocab_tile = 4096;
   bool pin_memory = true;
   aio::IoEngineOptions io;
@@ -44,6 +48,16 @@ struct EngineReport {
   RunReport run;
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
+};
+
+/// The last training schedule beside what none could beat, at the rates measured in this run.
+struct ScheduleGap {
+  Bytes nvme;        ///< moved per step, both directions
+  Bytes nvme_bound;  ///< at least
+  Bytes link;        ///< between host and device, both directions
+  Bytes link_bound;
+  double seconds = 0;  ///< simulated
+  double seconds_bound = 0;
 };
 
 /// The training state of one model in the tiers and the machinery that moves and computes it. Owns
@@ -67,6 +81,9 @@ class Engine {
   double evaluate(const model::TokenBatch& batch);
   void save(model::CheckpointWriter& writer, const Progress& progress);
 
+  /// Empty before the first step. Takes a moment for large models.
+  std::optional<ScheduleGap> schedule_gap() const;
+
   const MemoryPlan& plan() const { return plan_; }
   const std::string& io_description() const { return io_description_; }
   Bytes device_high_water() const;
@@ -83,8 +100,9 @@ class Engine {
   void allocate_memory(const EngineOptions& options);
   void open_store(const EngineOptions& options);
   void add_objects();
-  scheduler::CompileInput compile_input(const StepTrace& trace) const;
-  const scheduler::Schedule& schedule_for(const StepTrace& trace);
+  scheduler::CompileInput compile_input(const StepTrace& trace,
+                                        std::vector<scheduler::Residency> initial) const;
+  std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
   EngineReport run(const StepTrace& trace, const OperationBody& body);
   void learn_rates(StepTrace& trace, const EngineReport& report);
 
@@ -111,7 +129,8 @@ class Engine {
   std::unique_ptr<Executor> executor_;
 
   std::vector<scheduler::Residency> residency_;
-  std::map<const StepTrace*, std::vector<CachedSchedule>> schedules_;
+  std::map<const StepTrace*, std::vector<std::shared_ptr<const CachedSchedule>>> schedules_;
+  std::shared_ptr<const CachedSchedule> last_training_;
   uint64_t generation_ = 0;
 };
 

@@ -29,6 +29,18 @@ std::optional<Tier> tier_of(OffloadDevice device) {
   return std::nullopt;
 }
 
+const char* policy_name(PolicyKind policy) {
+  switch (policy) {
+    case PolicyKind::lru:
+      return "lru";
+    case PolicyKind::liveness:
+      return "liveness";
+    case PolicyKind::optimal:
+      return "optimal";
+  }
+  return "optimal";
+}
+
 MemoryRequest make_memory_request(const Settings& settings, const tiers::MachineLimits& limits) {
   MemoryRequest request;
   if (settings.compute == ComputePlace::device) {
@@ -56,7 +68,12 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   EngineOptions options;
   options.dtype = settings.dtype;
   options.shape = {settings.batch.micro, seq};
-  options.policy = settings.policy == PolicyKind::lru ? "lru" : "optimal";
+  options.policy = policy_name(settings.policy);
+  options.liveness.max_live_parameters = settings.liveness.max_live;
+  options.liveness.max_reuse_distance = settings.liveness.max_reuse_distance;
+  options.liveness.prefetch_bucket = settings.liveness.prefetch_bucket;
+  options.liveness.persistence_threshold = settings.liveness.persistence_threshold;
+  options.liveness.model_persistence_threshold = settings.liveness.model_persistence_threshold;
   options.vocab_tile = settings.vocab_tile;
   options.pin_memory = settings.offload.pin_memory;
   options.nvme_paths = settings.offload.nvme_paths;

@@ -203,9 +203,17 @@ class TraceBuilder {
   }
 
   void add(Lane lane, std::string name, double seconds, std::vector<Use> uses, StepOperation step) {
+    scheduler::Operation operation;
     // Compute shares the workspace and the token buffers; checkpoints are written front to back.
-    const bool in_order = lane == Lane::compute || step.kind == StepKind::save;
-    result_.trace.operations.push_back({std::move(name), lane, std::move(uses), seconds, in_order});
+    operation.in_order = lane == Lane::compute || step.kind == StepKind::save;
+    operation.starts_pass =
+        step.kind == StepKind::embed_forward &&
+        (step.micro_batch == 0 || layout_.order == AccumulationOrder::micro_batch_major);
+    operation.name = std::move(name);
+    operation.lane = lane;
+    operation.uses = std::move(uses);
+    operation.seconds = seconds;
+    result_.trace.operations.push_back(std::move(operation));
     result_.operations.push_back(step);
   }
 

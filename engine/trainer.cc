@@ -79,6 +79,7 @@ class Training {
     summary_.host_budget = options_.memory.host_memory;
     summary_.device_high_water = engine_.device_high_water();
     summary_.host_high_water = engine_.host_high_water();
+    summary_.gap = engine_.schedule_gap();
     summary_.bytes_on_disk = engine_.bytes_on_disk();
     summary_.peak_rss = peak_resident_bytes();
     return summary_;

@@ -54,6 +54,7 @@ struct TrainSummary {
   Bytes host_high_water;
   Bytes peak_rss;
   Bytes bytes_on_disk;
+  std::optional<ScheduleGap> gap;
 };
 
 /// How the trainer talks to whoever runs it. Every function may be empty.

@@ -37,6 +37,23 @@ void print_split(const engine::TimeSplit& split) {
       100 * split.other / total);
 }
 
+std::string over(double actual, double bound) {
+  return bound > 0 ? fmt::format("{:+.1f} %", 100 * (actual / bound - 1)) : std::string("-");
+}
+
+/// The schedule beside the least that any could do.
+void print_gap(const engine::ScheduleGap& gap) {
+  const auto bytes = [](const char* what, Bytes moved, Bytes bound) {
+    return fmt::format(
+        "{} {} (bound {}, {})", what, format_bytes(moved), format_bytes(bound),
+        over(static_cast<double>(moved.count()), static_cast<double>(bound.count())));
+  };
+  fmt::print("  schedule         per step: {}, {}, predicted {} (bound {}, {})\n",
+             bytes("nvme", gap.nvme, gap.nvme_bound),
+             bytes("host-device", gap.link, gap.link_bound), format_duration(gap.seconds),
+             format_duration(gap.seconds_bound), over(gap.seconds, gap.seconds_bound));
+}
+
 /// Prints what the trainer reports.
 class Console {
  public:
@@ -116,6 +133,9 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
       bytes(summary.traffic.nvme_read), bytes(summary.traffic.nvme_write),
       bytes(summary.traffic.host_to_device), bytes(summary.traffic.device_to_host));
   print_split(summary.split);
+  if (summary.gap) {
+    print_gap(*summary.gap);
+  }
   const Bytes budget = settings.budgets.device.value_or(Bytes(0)) + summary.host_budget;
   fmt::print(
       "  peak memory      {} resident; budgets {} (device {}, host {}), arenas used {} and {}\n",

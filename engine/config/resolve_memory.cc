@@ -33,6 +33,17 @@ aio::SubmissionMode submission_of(proto::Headrace::IoSubmission mode) {
   }
 }
 
+PolicyKind policy_of(proto::Headrace::Policy policy) {
+  switch (policy) {
+    case proto::Headrace::lru:
+      return PolicyKind::lru;
+    case proto::Headrace::liveness:
+      return PolicyKind::liveness;
+    default:
+      return PolicyKind::optimal;
+  }
+}
+
 bool is_run_id(const std::string& text) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -161,6 +172,21 @@ void Resolver::resolve_liveness() {
   }
 }
 
+/// The limits are in many files, copied; a run that does not read them says so once.
+void Resolver::note_unread_limits() {
+  const proto::ZeroOptimization& zero = config_.zero_optimization();
+  const bool given =
+      zero.has_stage3_max_live_parameters() || zero.has_stage3_max_reuse_distance() ||
+      zero.has_stage3_prefetch_bucket_size() || zero.has_stage3_param_persistence_threshold() ||
+      zero.has_stage3_model_persistence_threshold();
+  if (given && result_.settings.policy != PolicyKind::liveness) {
+    note(LogLevel::info,
+         "zero_optimization: stage3_max_live_parameters, stage3_max_reuse_distance, "
+         "stage3_prefetch_bucket_size and the persistence thresholds are read by headrace.policy "
+         "liveness only; this run plans in bytes");
+  }
+}
+
 void Resolver::resolve_aio() {
   const proto::Aio& aio = config_.aio();
   AioSettings& settings = result_.settings.aio;
@@ -206,8 +232,8 @@ void Resolver::resolve_headrace() {
   settings.budgets.nvme =
       budget("headrace.nvme_budget", bytes_if(own.has_nvme_budget(), own.nvme_budget()),
              context_.nvme_budget, "the free space");
-  settings.policy = context_.policy.value_or(
-      own.policy() == proto::Headrace::lru ? PolicyKind::lru : PolicyKind::optimal);
+  settings.policy = context_.policy.value_or(policy_of(own.policy()));
+  note_unread_limits();
   settings.vocab_tile = own.vocab_tile();
   settings.max_shard_size = Bytes(own.max_shard_size());
   settings.seed =

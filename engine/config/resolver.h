@@ -45,6 +45,7 @@ class Resolver {
   void check_stages();
   void resolve_nvme_paths();
   void resolve_liveness();
+  void note_unread_limits();
   void resolve_aio();
   void resolve_headrace();
   void resolve_compute();

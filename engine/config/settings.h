@@ -115,7 +115,7 @@ struct AioSettings {
   int requests_in_flight() const { return queue_depth * threads; }
 };
 
-enum class PolicyKind : uint8_t { optimal, lru };
+enum class PolicyKind : uint8_t { optimal, lru, liveness };
 /// Tier in which operations find their objects.
 enum class ComputePlace : uint8_t { host, device };
 

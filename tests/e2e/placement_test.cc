@@ -75,6 +75,8 @@ const Variant kVariants[] = {
     {"nvme offload, activations on nvme", 4096, 6144, Tier::nvme, Tier::nvme, false, true},
     {"tiny budgets", 0, 0, Tier::nvme, Tier::nvme, false, true},
     {"tiny budgets, lru", 0, 0, Tier::nvme, Tier::nvme, false, true, "lru"},
+    {"liveness", 4096, 6144, Tier::nvme, Tier::nvme, false, true, "liveness"},
+    {"tiny budgets, liveness", 0, 0, Tier::nvme, Tier::nvme, false, true, "liveness"},
     {"tiny budgets, thread pool", 0, 0, Tier::nvme, Tier::nvme, false, true, "optimal",
      aio::BackendKind::thread_pool},
     {"small sub-groups", 4096, 6144, Tier::nvme, Tier::nvme, false, true, "optimal",
@@ -191,7 +193,7 @@ TEST(Optimizers, PlacementChangesNoBit) {
     settings.optimizer = each.kind;
     settings.momentum = each.momentum;
     std::vector<test::Curve> curves;
-    for (const size_t variant : {size_t{0}, size_t{7}, size_t{11}}) {
+    for (const size_t variant : {size_t{0}, size_t{7}, size_t{12}}) {
       engine::EngineOptions options = options_of(kVariants[variant], settings, each.moments);
       curves.push_back(train_curve(settings, options));
       EXPECT_EQ(curves.back(), curves.front()) << kVariants[variant].name;

@@ -157,7 +157,6 @@ INSTANTIATE_TEST_SUITE_P(
         {R"({"checkpoint": {"load_universal": true}})", {"checkpoint.load_universal"}},
         {R"({"data_types": {"grad_accum_dtype": "bf16"}})", {"accumulated in fp32"}},
         {R"({"autotuning": {"enabled": true, "tuner_type": "random"}})", {"autotuning.enabled"}},
-        {R"({"headrace": {"policy": "liveness"}})", {"headrace.policy: liveness"}},
         {R"({"compression_training": {"weight_quantization": {}}})", {"compression_training"}},
     }));
 

@@ -13,6 +13,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 // ---- offload -----------------------------------------------------------------------------------
 
@@ -135,6 +136,17 @@ TEST(ResolveAuto, EveryAutoIsReportedOnce) {
 }
 
 // ---- aio, budgets, compute ---------------------------------------------------------------------
+
+TEST(ResolveLiveness, LimitsThatAreNotReadAreNamed) {
+  const std::string limits = R"("zero_optimization": {"stage": 3,
+                                "stage3_max_live_parameters": 1e9}, )";
+  EXPECT_THAT(texts(resolve_text(file_with(limits + R"("headrace": {"policy": "optimal"})"))),
+              Contains(HasSubstr("are read by headrace.policy liveness only")));
+  const Resolution liveness =
+      resolve_text(file_with(limits + R"("headrace": {"policy": "liveness"})"));
+  EXPECT_EQ(liveness.settings.policy, PolicyKind::liveness);
+  EXPECT_THAT(texts(liveness), Not(Contains(HasSubstr("liveness only"))));
+}
 
 TEST(ResolveAioKeys, AreTaken) {
   const AioSettings standard = settings_of("").aio;
