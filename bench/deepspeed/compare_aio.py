@@ -1,11 +1,6 @@
 #!/usr/bin/env python3
-"""DeepSpeed's aio at its default settings against Headrace's I/O engine, in alternated passes over
-files of the same size in one folder. DeepSpeed's extension is built from its PyPI source by the venv
-that setup.sh makes; run this with that venv's Python:
-
-    bench/deepspeed/setup.sh
-    build/deepspeed-venv/bin/python bench/deepspeed/compare_aio.py FOLDER [--size 2] [--rounds 5]
-"""
+"""DeepSpeed's aio at the defaults of its configuration against Headrace's I/O engine, in alternated
+passes over files of the same size in one folder. compare_aio.sh prepares both and runs this."""
 
 import argparse
 import json
