@@ -62,7 +62,7 @@ struct Variant {
   aio::BackendKind backend = aio::BackendKind::io_uring;
   int64_t sub_group = 1'000'000'000;
   bool split_master = true;
-  std::optional<engine::AccumulationOrder> order;
+  std::optional<engine::AccumulationOrder> order = {};
 };
 
 const Variant kVariants[] = {
