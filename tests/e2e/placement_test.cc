@@ -222,7 +222,10 @@ TEST(SkippedStep, LeavesEveryBitAsItWas) {
 
 INSTANTIATE_TEST_SUITE_P(All, Placement,
                          testing::Combine(testing::Values(DType::f32, DType::bf16, DType::f16),
-                                          testing::Values(1, 3), testing::Bool()));
+                                          testing::Values(1, 3), testing::Values(false)));
+INSTANTIATE_TEST_SUITE_P(Tied, Placement,
+                         testing::Combine(testing::Values(DType::bf16), testing::Values(1, 3),
+                                          testing::Values(true)));
 
 }  // namespace
 }  // namespace headrace
