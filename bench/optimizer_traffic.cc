@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kGroup = 32;
-constexpr int64_t kPrefetchElements = 256;
+constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kBlock = int64_t{1} << 16;
 
 template <int kReadWrite4, int kReadWrite2, bool kRead4, bool kRead2, bool kWrite2>
@@ -34,7 +34,7 @@ class Traffic {
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
     auto seen = hn::Zero(d);
     for (int64_t i = begin; i + kGroup <= end; i += kGroup) {
-      prefetch(i + kPrefetchElements);
+      prefetch(i);
       for (int64_t j = i; j < i + kGroup; j += lanes) {
         seen = hn::Or(seen, move(d, j));
       }
@@ -47,21 +47,23 @@ class Traffic {
 
  private:
   HWY_INLINE void prefetch(int64_t i) const {
-    const auto four = [](const float* at) HWY_ATTR {
-      hwy::Prefetch(at);
-      hwy::Prefetch(at + kGroup / 2);
+    const auto four = [i](const float* array) HWY_ATTR {
+      hwy::Prefetch(array + i + kPrefetchBytes / 4);
+      hwy::Prefetch(array + i + kPrefetchBytes / 4 + kGroup / 2);
     };
+    const auto two = [i](const uint16_t* array)
+                         HWY_ATTR { hwy::Prefetch(array + i + kPrefetchBytes / 2); };
     for (int k = 0; k < kReadWrite4; ++k) {
-      four(a_.read_write4[k] + i);
+      four(a_.read_write4[k]);
     }
     for (int k = 0; k < kReadWrite2; ++k) {
-      hwy::Prefetch(a_.read_write2[k] + i);
+      two(a_.read_write2[k]);
     }
     if constexpr (kRead4) {
-      four(a_.read4 + i);
+      four(a_.read4);
     }
     if constexpr (kRead2) {
-      hwy::Prefetch(a_.read2 + i);
+      two(a_.read2);
     }
   }
 

@@ -9,17 +9,20 @@ namespace HWY_NAMESPACE {
 
 /// Elements of one round of the loop: one cache line of 16-bit values.
 constexpr int64_t kGroup = 32;
-/// Longer distances cost more than they hide.
-constexpr int64_t kPrefetchElements = 256;
+/// How far ahead of the loop: nearer ones come too late, further ones are replaced before their
+/// use.
+constexpr int64_t kPrefetchBytes = 1024;
 
 // Past the end of an array a prefetch does nothing.
 HWY_INLINE void prefetch_f32(const void* array, int64_t i) {
-  const auto* const at = static_cast<const float*>(array) + i + kPrefetchElements;
+  const auto* const at =
+      static_cast<const float*>(array) + i + kPrefetchBytes / static_cast<int64_t>(sizeof(float));
   hwy::Prefetch(at);
   hwy::Prefetch(at + kGroup / 2);
 }
 HWY_INLINE void prefetch_words(const void* array, int64_t i) {
-  hwy::Prefetch(static_cast<const uint16_t*>(array) + i + kPrefetchElements);
+  hwy::Prefetch(static_cast<const uint16_t*>(array) + i +
+                kPrefetchBytes / static_cast<int64_t>(sizeof(uint16_t)));
 }
 
 /// The gradient before its scale. Which arrays there are is the same in every round, so these
