@@ -254,6 +254,12 @@ void Engine::learn_rates(StepTrace& trace, const EngineReport& report) {
   schedules_.clear();
 }
 
+std::string Engine::host_description() const {
+  const std::string pages = host_memory_->huge_pages();
+  return format_bytes(host_memory_->size()) + (host_memory_->is_pinned() ? " pinned" : "") +
+         (pages == "none" ? ", no huge pages" : ", " + pages + " huge pages");
+}
+
 Bytes Engine::device_high_water() const {
   return device_arena_ != nullptr ? device_arena_->high_water() : Bytes(0);
 }

@@ -86,6 +86,8 @@ class Engine {
 
   const MemoryPlan& plan() const { return plan_; }
   const std::string& io_description() const { return io_description_; }
+  /// "24.0 MiB pinned, transparent huge pages".
+  std::string host_description() const;
   Bytes device_high_water() const;
   Bytes host_high_water() const;
   Bytes bytes_on_disk() const;

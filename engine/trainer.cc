@@ -59,6 +59,7 @@ class Training {
         scaler_(make_loss_scaler_options(settings)),
         metrics_(prepare_output() + "/metrics.jsonl") {
     say(describe(engine_.plan(), options_.memory));
+    say("host memory: " + engine_.host_description());
     if (!engine_.io_description().empty()) {
       say("nvme I/O: " + engine_.io_description());
     }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "model/presets.h"
 
 namespace headrace::engine {
 namespace {
@@ -192,6 +193,27 @@ TEST(MemoryPlan, AutomaticOrderFallsBackToWhatFits) {
   request.device_memory = kMiB * 64;
   request.offload_param = Tier::nvme;
   EXPECT_EQ(plan(config, DType::bf16, request).layout.order, AccumulationOrder::layer_major);
+}
+
+/// Alignment of slots and arrays is all that the arenas hold beyond the values.
+TEST(MemoryPlan, OverheadOfTheArenasIsBelowTwoPercent) {
+  for (const std::string& name :
+       {std::string("tiny"), std::string("smol"), std::string("qwen3-0.6b")}) {
+    const model::ModelConfig config = model::preset_config(name);
+    LayoutOptions options;
+    options.dtype = DType::bf16;
+    options.shard_max = Elements(1 << 20);
+    options.tokens = 512;
+    const StateBytes state = state_bytes(make_layout(config, options));
+    int64_t values = 0;
+    for (const model::ModuleSpec& module : model::module_specs(config)) {
+      for (const model::ParameterSpec& parameter : module.parameters) {
+        values += parameter.count.count();
+      }
+    }
+    const auto planned = static_cast<double>((state.weights + state.optimizer).count());
+    EXPECT_LE(planned, 1.02 * 12 * static_cast<double>(values)) << name;
+  }
 }
 
 TEST(MemoryPlan, SubGroupSizeIsHonored) {
