@@ -142,7 +142,7 @@ class TimeBound {
         }
       }
     }
-    std::array<int64_t, kLaneCount> last;
+    std::array<int64_t, kLaneCount> last{};
     last.fill(-1);
     for (uint32_t i = 0; i < operations_.size(); ++i) {
       int64_t& before = last[static_cast<size_t>(operations_[i].lane)];
