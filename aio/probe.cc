@@ -311,8 +311,9 @@ class Probe {
     session_.tell("comparing with fio");
     const ProbePoint& point = report_.points[report_.best];
     constexpr int kRounds = 2;
+    constexpr double kRunShare = 0.6;  // of a run; the rest is for its start
     const double seconds = fio_seconds(session_.options().quick) /
-                           static_cast<double>(kRounds * 2 * kKinds.size()) * 0.6;
+                           (2.0 * kRounds * static_cast<double>(kKinds.size())) * kRunShare;
     const bool registered = report_.engine.find("registered") != std::string::npos;
     const ProbeSession::Opened opened = session_.open(point.block_size, point.queue_depth);
     const auto ours = [&](LoadKind kind) {

@@ -33,7 +33,7 @@ std::string first_line(const std::filesystem::path& path) {
 std::string first_of(const std::filesystem::path& folder,
                      std::initializer_list<const char*> files) {
   for (const char* name : files) {
-    const std::string line = first_line(folder / name);
+    std::string line = first_line(folder / name);
     if (!line.empty()) {
       return line;
     }

@@ -175,7 +175,7 @@ std::string ProfileCatalog::write(const std::string& name,
     throw IoError("cannot make the folder of hardware profiles",
                   IoError::Where{.path = folder_, .error_number = failure.value()});
   }
-  const std::string path = folder_ + "/" + name + ".pb";
+  std::string path = folder_ + "/" + name + ".pb";
   keep_unreadable(path);
   replace_file(folder_ + "/" + name + ".json", to_json(profile));
   replace_file(path, encode_profile(profile));

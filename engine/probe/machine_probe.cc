@@ -96,7 +96,7 @@ proto::MachineProfile probe_machine(const MachineProbeOptions& options) {
   set_facts(machine);
   const std::vector<int> counts = thread_counts(parallel_threads());
   const size_t loads = counts.size() + kStates.size();
-  const double steps = static_cast<double>(loads * kRounds + kDeviceLoads * kRounds);
+  const auto steps = static_cast<double>(loads + kDeviceLoads) * kRounds;
   const LoadTime time{.seconds = options.seconds / steps, .cancelled = options.cancelled};
   double done = 0;
   const auto tell = [&](const std::string& doing) {
