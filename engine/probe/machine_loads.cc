@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/kernels.h"
 #include "engine/optimizer/update.h"
+#include "engine/probe/memory_traffic.h"
 
 namespace headrace::engine {
 
@@ -18,6 +19,9 @@ namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 16;  ///< elements that one thread passes over at a time
 constexpr size_t kCallsMin = 3;
+/// Bytes between two arrays: equal addresses modulo 4096 would slow each other down.
+constexpr int64_t kPad = int64_t{17} * 64;
+constexpr int64_t kPadElements = 512;  ///< room for the bytes between all arrays
 
 /// The arrays of one load, one after the other in memory, each aligned to 64 bytes.
 class Arrays {
@@ -25,10 +29,11 @@ class Arrays {
   explicit Arrays(aio::HugeMemory& memory)
       : at_(memory.data()),
         end_(memory.data() + memory.size().count()),
-        count_((memory.size().count() / kElementBytes - 64) / kBlock * kBlock) {
+        count_((memory.size().count() / kElementBytes - kPadElements) / kBlock * kBlock) {
     if (count_ < kBlock) {
       throw CapacityError("the machine probe needs at least " +
-                          format_bytes(Bytes((kBlock + 64) * kElementBytes)) + " of memory");
+                          format_bytes(Bytes((kBlock + kPadElements) * kElementBytes)) +
+                          " of memory");
     }
   }
   int64_t count() const { return count_; }
@@ -36,7 +41,7 @@ class Arrays {
   template <class T>
   T* take(T value) {
     T* const array = reinterpret_cast<T*>(at_);  // multiples of 64 bytes from a page border
-    at_ += align_up(count_ * static_cast<int64_t>(sizeof(T)), 64);
+    at_ += align_up(count_ * static_cast<int64_t>(sizeof(T)), 64) + kPad;
     if (at_ > end_) {
       throw InternalError("internal error: the arrays of a load exceed its memory");
     }
@@ -51,17 +56,6 @@ class Arrays {
   std::byte* end_;
   int64_t count_;
 };
-
-/// The streams of an fp32 optimizer step.
-void pass_over(float* __restrict master, float* __restrict moment1, float* __restrict moment2,
-               const float* __restrict gradient, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    const float value = gradient[i];
-    master[i] += value;
-    moment1[i] += value;
-    moment2[i] += value;
-  }
-}
 
 /// Restores the number of threads.
 class Threads {
@@ -131,7 +125,7 @@ double memory_rate(aio::HugeMemory& memory, int threads, const LoadTime& time) {
   const Threads used(threads);
   const double seconds = median_seconds(time, [&] {
     parallel_for_blocks(arrays.count(), kBlock, [&](int64_t begin, int64_t end) {
-      pass_over(master, moment1, moment2, gradient, begin, end);
+      pass_over(master + begin, moment1 + begin, moment2 + begin, gradient + begin, end - begin);
     });
   });
   return static_cast<double>(arrays.count()) * kTrafficBytes / seconds;

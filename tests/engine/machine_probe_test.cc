@@ -7,10 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "engine/probe/machine_loads.h"
+#include "engine/probe/memory_traffic.h"
 
 namespace headrace::engine {
 namespace {
@@ -72,6 +74,24 @@ TEST(MachineProbe, TooLittleMemoryIsSaid) {
   MachineProbeOptions options;
   options.memory = Bytes(0);
   EXPECT_THROW(probe_machine(options), CapacityError);
+}
+
+TEST(MachineLoads, ThePassTouchesEveryElement) {
+  constexpr int64_t kCount = 640;
+  std::vector<float> master(kCount, 1);
+  std::vector<float> moment1(kCount, 2);
+  std::vector<float> moment2(kCount, 3);
+  std::vector<float> gradient(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    gradient[static_cast<size_t>(i)] = static_cast<float>(i);
+  }
+  pass_over(master.data(), moment1.data(), moment2.data(), gradient.data(), kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<size_t>(i);
+    EXPECT_EQ(master[at], static_cast<float>(i + 1));
+    EXPECT_EQ(moment1[at], static_cast<float>(i + 2));
+    EXPECT_EQ(moment2[at], static_cast<float>(i + 3));
+  }
 }
 
 TEST(MachineLoads, TheMedianIsOfTheCallsAfterTheFirst) {
