@@ -2,7 +2,7 @@
 # Measures the data path against the machine's limits and, where its venv can be made, against
 # DeepSpeed. Every figure is a ratio of runs that alternate. Writes one table to build/bench/table.md.
 #   ./scripts/bench.sh FOLDER [--quick] [--deepspeed]
-#     FOLDER       on the drive to measure; 12 GiB free there (3 GiB with --quick)
+#     FOLDER       on the drive to measure; 20 GiB free there (3 GiB with --quick)
 #     --quick      small sizes and few rounds: shows that everything runs, not what it reaches
 #     --deepspeed  also the comparisons with DeepSpeed (builds it from PyPI; takes minutes)
 set -euo pipefail
@@ -40,7 +40,7 @@ if [ "$quick" = yes ]; then
 else
   io=(--size 4GiB --rounds 5)
   optimizer=()
-  pass=(--rounds 7)
+  pass=(--elements 402653184 --host-memory 512MiB --rounds 5)
   schedule=()
   adam=()
   aio=(--size 2 --rounds 5)
