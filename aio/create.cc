@@ -52,6 +52,18 @@ std::unique_ptr<Backend> create_uring_or_threads(const IoEngineOptions& options)
 
 }  // namespace
 
+const char* to_string(SubmissionMode mode) {
+  switch (mode) {
+    case SubmissionMode::interrupt:
+      return "interrupt";
+    case SubmissionMode::sq_poll:
+      return "sq_poll";
+    case SubmissionMode::io_poll:
+      return "io_poll";
+  }
+  return "unknown";
+}
+
 std::unique_ptr<IoEngine> create_engine_with_backend(std::unique_ptr<Backend> backend,
                                                      const IoEngineOptions& options) {
   check(options);

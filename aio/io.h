@@ -42,6 +42,9 @@ enum class SubmissionMode : uint8_t {
   io_poll,    ///< the engine polls the device for ends: needs a device with poll queues
 };
 
+/// "interrupt", "sq_poll", "io_poll".
+const char* to_string(SubmissionMode mode);
+
 struct IoEngineOptions {
   BackendKind backend = BackendKind::io_uring;  ///< falls back to thread_pool with one log line why
   Bytes block_size{1 << 20};                    ///< a request is cut into parts of this size

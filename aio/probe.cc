@@ -370,18 +370,6 @@ void check(const ProbeOptions& options) {
 
 }  // namespace
 
-const char* to_string(SubmissionMode mode) {
-  switch (mode) {
-    case SubmissionMode::interrupt:
-      return "interrupt";
-    case SubmissionMode::sq_poll:
-      return "sq_poll";
-    case SubmissionMode::io_poll:
-      return "io_poll";
-  }
-  return "";
-}
-
 ProbeReport probe(const ProbeOptions& options) {
   check(options);
   ProbeSession session(options);

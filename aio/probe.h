@@ -77,7 +77,4 @@ struct RenderOptions {
 std::string render(const ProbeReport& report, const RenderOptions& options = {});
 /// The `aio` block of a configuration, with DeepSpeed's keys, as JSON.
 std::string aio_block(const ProbeReport& report);
-/// "interrupt", "sq_poll", "io_poll".
-const char* to_string(SubmissionMode mode);
-
 }  // namespace headrace::aio

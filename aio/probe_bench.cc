@@ -10,10 +10,10 @@
 #include <memory>
 #include <thread>
 
-#include "aio/probe_search.h"
 #include "aio/probe_storage.h"
 #include "aio/probe_verdicts.h"
 #include "base/error.h"
+#include "base/median.h"
 
 namespace headrace::aio {
 
@@ -261,7 +261,7 @@ std::string render(const IoBenchReport& report) {
   text += "  (GB = 2^30 bytes, as ds_io counts)\n";
   const auto [lowest, highest] = std::minmax_element(rates.begin(), rates.end());
   text += fmt::format("{}: median {} over {} loops ({} to {}; 10^9 bytes), {} x {} at once{}; {}\n",
-                      report.read ? "read" : "write", format_rate(median_of(rates)), rates.size(),
+                      report.read ? "read" : "write", format_rate(median(rates)), rates.size(),
                       format_rate(*lowest), format_rate(*highest), report.tasks,
                       format_bytes(report.io_size), report.validated ? ", contents compared" : "",
                       report.engine);

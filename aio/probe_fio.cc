@@ -1,22 +1,14 @@
 #include "aio/probe_fio.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
-#include "aio/probe_search.h"
+#include "aio/fio_process.h"
 #include "base/error.h"
+#include "base/median.h"
 
 namespace headrace::aio {
 
@@ -24,107 +16,6 @@ namespace {
 
 constexpr double kRampSeconds = 0.3;
 constexpr size_t kMessageLength = 200;
-constexpr int kPollMilliseconds = 50;
-
-/// glibc asks for huge pages for large blocks of malloc: fio's buffers are one such block.
-constexpr const char* kHugePages = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
-
-std::string error_text(int number) {
-  return std::generic_category().message(number);
-}
-
-/// The reading end of a pipe and a process that writes into it. The destructor ends the process.
-class Child {
- public:
-  Child(const std::string& program, const std::vector<std::string>& arguments) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      throw InternalError("pipe2 failed: " + error_text(errno));
-    }
-    output_ = ends[0];
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
-    start_error_ = start(program, arguments, actions);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (is_running()) {
-      ::kill(process_, SIGKILL);
-      wait();
-    }
-    ::close(output_);
-  }
-
-  int start_error() const { return start_error_; }
-
-  /// Everything it writes, until it ends.
-  std::string read_all(const std::atomic<bool>* cancelled) const {
-    std::string text;
-    std::array<char, 4096> buffer{};
-    for (;;) {
-      if (cancelled != nullptr && cancelled->load()) {
-        throw InterruptedError("the probe was stopped; its test file is removed");
-      }
-      pollfd waiting{.fd = output_, .events = POLLIN, .revents = 0};
-      if (::poll(&waiting, 1, kPollMilliseconds) <= 0) {
-        continue;  // nothing yet, or a signal
-      }
-      const ssize_t length = ::read(output_, buffer.data(), buffer.size());
-      if (length < 0 && errno == EINTR) {
-        continue;
-      }
-      if (length <= 0) {
-        return text;
-      }
-      text.append(buffer.data(), static_cast<size_t>(length));
-    }
-  }
-
-  /// Its exit status as of waitpid.
-  int wait() {
-    int status = 0;
-    while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) {
-    }
-    process_ = -1;
-    return status;
-  }
-
- private:
-  bool is_running() const { return process_ > 0; }
-
-  int start(const std::string& program, const std::vector<std::string>& arguments,
-            const posix_spawn_file_actions_t& actions) {
-    std::vector<std::string> texts = {program};
-    texts.insert(texts.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    pointers.reserve(texts.size() + 1);
-    for (std::string& text : texts) {
-      pointers.push_back(text.data());
-    }
-    pointers.push_back(nullptr);
-    std::string huge_pages = kHugePages;
-    std::vector<char*> environment = {huge_pages.data()};
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      if (!std::string_view(*entry).starts_with("GLIBC_TUNABLES=")) {
-        environment.push_back(*entry);
-      }
-    }
-    environment.push_back(nullptr);
-    const int error = ::posix_spawnp(&process_, program.c_str(), &actions, nullptr, pointers.data(),
-                                     environment.data());
-    process_ = error == 0 ? process_ : -1;
-    return error;
-  }
-
-  int output_ = -1;
-  pid_t process_ = -1;
-  int start_error_ = 0;
-};
 
 FioRun refusal(const std::string& reason) {
   return {.refused = reason, .rate = 0};
@@ -173,7 +64,7 @@ FioRun parse_fio(const std::string& output) {
   try {
     const auto& job = json.at("jobs").at(0);
     if (const int error = job.at("error").get<int>(); error != 0) {
-      return refusal("fio: " + error_text(error));
+      return refusal("fio: " + errno_text(error));
     }
     return {.refused = {},
             .rate = job.at("read").at("bw_bytes").get<double>() +
@@ -184,19 +75,17 @@ FioRun parse_fio(const std::string& output) {
 }
 
 FioRun run_fio(const FioJob& job, const std::atomic<bool>* cancelled, const std::string& program) {
-  Child child(program, fio_arguments(job));
-  if (child.start_error() == ENOENT) {
+  const FioOutput output = run_fio_program(program, fio_arguments(job), cancelled);
+  if (output.start_error == ENOENT) {
     return refusal("fio is not installed: apt-get install fio");
   }
-  if (child.start_error() != 0) {
-    return refusal("fio cannot be started: " + error_text(child.start_error()));
+  if (output.start_error != 0) {
+    return refusal("fio cannot be started: " + errno_text(output.start_error));
   }
-  const std::string output = child.read_all(cancelled);
-  const int status = child.wait();
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return refusal("fio failed: " + output.substr(0, kMessageLength));
+  if (!output.succeeded) {
+    return refusal("fio failed: " + output.text.substr(0, kMessageLength));
   }
-  return parse_fio(output);
+  return parse_fio(output.text);
 }
 
 FioComparison compare_with_fio(const std::function<double(LoadKind)>& ours,
@@ -213,8 +102,7 @@ FioComparison compare_with_fio(const std::function<double(LoadKind)>& ours,
       fio_rates.push_back(run.rate);
       our_rates.push_back(ours(kind));
     }
-    comparison.rows.push_back(
-        {.kind = kind, .ours = median_of(our_rates), .fio = median_of(fio_rates)});
+    comparison.rows.push_back({.kind = kind, .ours = median(our_rates), .fio = median(fio_rates)});
   }
   return comparison;
 }

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 
 #include "aio/probe_storage.h"
+#include "base/process.h"
 
 namespace headrace::aio {
 
@@ -71,11 +70,6 @@ int numa_node_of(const std::filesystem::path& disk, const std::string& root) {
     }
   }
   return -1;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 /// Model and serial number name the drive, the file system's identifier the partition. Serial

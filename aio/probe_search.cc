@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/median.h"
 
 namespace headrace::aio {
 
@@ -97,19 +98,9 @@ Latency latency_of(std::vector<double> milliseconds) {
   return {.p50_ms = at(500), .p99_ms = at(990), .p999_ms = at(999), .transfers = count};
 }
 
-double median_of(std::vector<double> values) {
-  if (values.empty()) {
-    return 0;
-  }
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 void PointSamples::summarize(ProbePoint& point) const {
-  point.rates = {.read = median_of(read_rates),
-                 .write = median_of(write_rates),
-                 .mixed = median_of(mixed_rates)};
+  point.rates = {
+      .read = median(read_rates), .write = median(write_rates), .mixed = median(mixed_rates)};
   point.read_latency = latency_of(read_ms);
   point.write_latency = latency_of(write_ms);
 }

@@ -68,6 +68,4 @@ struct PointSamples {
   void summarize(ProbePoint& point) const;
 };
 
-double median_of(std::vector<double> values);
-
 }  // namespace headrace::aio

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <random>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -45,10 +44,6 @@ constexpr auto kFileSystems = std::to_array<std::pair<uint32_t, std::string_view
     {0xca451a4e, "bcachefs"},
 });
 
-std::string error_text(int number) {
-  return std::generic_category().message(number);
-}
-
 /// -1 where the file system or the kernel does not know such files.
 int open_without_name(const std::string& folder) {
   int descriptor = -1;
@@ -66,7 +61,7 @@ struct statfs status_of(const std::string& folder) {
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
     throw InputError(
-        fmt::format("cannot use {}: {}; name a folder that exists", folder, error_text(errno)));
+        fmt::format("cannot use {}: {}; name a folder that exists", folder, errno_text(errno)));
   }
   return status;
 }
@@ -110,7 +105,7 @@ ScratchFile::ScratchFile(const std::string& folder) : name_("the test file in " 
   if (descriptor_ < 0) {
     throw InputError(
         fmt::format("cannot create a test file in {}: {}; name a folder you may write to", folder,
-                    error_text(errno)));
+                    errno_text(errno)));
   }
   if (::unlink(path.c_str()) != 0) {
     const int number = errno;
@@ -165,7 +160,7 @@ HugeMemory::HugeMemory(Bytes size) : size_(align_up(size, Bytes(2 << 20))) {
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     throw CapacityError(fmt::format("cannot get {} of memory for probe buffers: {}",
-                                    format_bytes(size_), error_text(errno)));
+                                    format_bytes(size_), errno_text(errno)));
   }
   data_ = static_cast<std::byte*>(mapped);
   // A hint: without huge pages the probe measures what this system gives.

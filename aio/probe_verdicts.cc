@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "aio/probe_search.h"
+#include "base/median.h"
 
 namespace headrace::aio {
 
@@ -94,15 +94,15 @@ CliffFinding find_cliff(const RateSeries& series) {
   const std::vector<double>& rates = series.rates;
   CliffFinding finding;
   finding.written = bytes_of(series, rates.size());
-  finding.burst_rate = finding.sustained_rate = median_of(rates);
+  finding.burst_rate = finding.sustained_rate = median(rates);
   finding.is_judged = rates.size() >= kCliffIntervalsMin;
   if (!finding.is_judged) {
     return finding;
   }
   const size_t split = best_split(rates);
   const auto border = rates.begin() + static_cast<std::ptrdiff_t>(split);
-  const double burst = median_of({rates.begin(), border});
-  const double sustained = median_of({border, rates.end()});
+  const double burst = median({rates.begin(), border});
+  const double sustained = median({border, rates.end()});
   const double middle = (burst + sustained) / 2;
   const auto agreeing =
       std::count_if(rates.begin(), border, [&](double rate) { return rate > middle; }) +

@@ -9,9 +9,9 @@
 
 #include <array>
 #include <cerrno>
-#include <system_error>
 
 #include "aio/probe_identity.h"
+#include "base/error.h"
 
 namespace headrace::aio {
 
@@ -22,10 +22,6 @@ constexpr size_t kPercentageUsedByte = 5;
 constexpr uint32_t kGetLogPage = 0x02;
 constexpr uint32_t kHealthLog = 0x02;
 constexpr uint32_t kAllNamespaces = 0xffffffff;
-
-std::string error_text(int number) {
-  return std::generic_category().message(number);
-}
 
 }  // namespace
 
@@ -39,7 +35,7 @@ Wear read_wear(const std::string& device) {
   const std::string path = "/dev/" + device;
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
-    return {.percent_used = {}, .unknown = fmt::format("{}: {}", path, error_text(errno))};
+    return {.percent_used = {}, .unknown = fmt::format("{}: {}", path, errno_text(errno))};
   }
   std::array<uint8_t, kLogBytes> log{};
   nvme_admin_cmd command{};
@@ -53,7 +49,7 @@ Wear read_wear(const std::string& device) {
   ::close(descriptor);
   if (result != 0) {
     return {.percent_used = {},
-            .unknown = result < 0 ? fmt::format("{}: {}", path, error_text(number))
+            .unknown = result < 0 ? fmt::format("{}: {}", path, errno_text(number))
                                   : fmt::format("{}: NVMe status {:#x}", path, result)};
   }
   return {.percent_used = log[kPercentageUsedByte], .unknown = {}};

@@ -52,10 +52,10 @@ std::unique_ptr<UringBackend> UringBackend::create(int queue_depth, SubmissionMo
       backend->open_ring(mode);
       return backend;
     } catch (const IoError& error) {
-      log_message_once(LogLevel::info, std::string("io_uring ") + name_of(mode),
+      log_message_once(LogLevel::info, std::string("io_uring ") + to_string(mode),
                        fmt::format("io_uring: {} is refused ({}); using interrupts, which cost a "
                                    "system call per batch of transfers",
-                                   name_of(mode), error.what()));
+                                   to_string(mode), error.what()));
     }
   }
   backend->open_ring(SubmissionMode::interrupt);
@@ -251,7 +251,7 @@ void UringBackend::wake() {
 }
 
 std::string UringBackend::features() const {
-  std::string text = name_of(mode_);
+  std::string text = to_string(mode_);
   const int64_t registered = bytes_registered_;
   const int64_t offered = bytes_offered_;
   if (registered == 0) {

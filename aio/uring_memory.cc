@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 
@@ -18,10 +18,6 @@ constexpr size_t kChunkBytesMax = size_t{1} << 30;  ///< the kernel's limit per 
 /// A huge page, which the kernel counts as a whole; smaller chunks would hold few parts in full.
 constexpr size_t kChunkBytesMin = size_t{2} << 20;
 
-std::string text_of(int result) {
-  return std::generic_category().message(-result);
-}
-
 }  // namespace
 
 UringMemory::UringMemory(io_uring& ring) : ring_(&ring) {
@@ -31,7 +27,7 @@ UringMemory::UringMemory(io_uring& ring) : ring_(&ring) {
     log_message_once(LogLevel::info, "io_uring buffers",
                      fmt::format("io_uring: no table of registered buffers ({}); costs CPU time "
                                  "to pin the pages of every transfer",
-                                 text_of(result)));
+                                 errno_text(-result)));
   }
 }
 
@@ -67,7 +63,7 @@ void UringMemory::add(std::span<std::byte> memory) {
         fmt::format("io_uring: {} of {} of memory are registered, then the kernel refused ({}){}; "
                     "transfers of the rest work, but cost CPU time to pin their pages each time",
                     format_bytes(Bytes(bytes_registered_ - before)), format_bytes(Bytes(total)),
-                    text_of(refusal),
+                    errno_text(-refusal),
                     refusal == -ENOMEM ? ": raise the memlock limit (ulimit -l)" : ""));
   }
 }

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <system_error>
 #include <thread>
 
 #include "aio/uring_setup.h"
@@ -24,10 +23,6 @@ constexpr int kRefusalsMax = 10000;   ///< of io_uring_enter in a row, 0.1 ms ap
   throw IoError(what, IoError::Where{.path = "io_uring", .error_number = -result});
 }
 
-std::string text_of(int result) {
-  return std::generic_category().message(-result);
-}
-
 }  // namespace
 
 UringRing::UringRing(unsigned entries, SubmissionMode mode) : mode_(mode) {
@@ -44,7 +39,7 @@ UringRing::UringRing(unsigned entries, SubmissionMode mode) : mode_(mode) {
     log_message_once(LogLevel::info, "io_uring files",
                      fmt::format("io_uring: no table of registered files ({}); costs a file "
                                  "look-up per transfer",
-                                 text_of(result)));
+                                 errno_text(-result)));
   }
   memory_.emplace(ring_);
 }
@@ -79,7 +74,7 @@ bool UringRing::register_file(int handle) {
     log_message_once(LogLevel::info, "io_uring file",
                      fmt::format("io_uring: a file could not be registered ({}); costs a file "
                                  "look-up per transfer",
-                                 text_of(result)));
+                                 errno_text(-result)));
   }
   return result == 1;
 }
@@ -92,7 +87,7 @@ void UringRing::unregister_file(int handle) {
   const int empty = -1;
   const int result = io_uring_register_files_update(&ring_, static_cast<unsigned>(slot), &empty, 1);
   if (result < 0) {  // the table keeps the file until the slot is used again; nothing refers to it
-    log_debug("io_uring: cannot unregister a file ({})", text_of(result));
+    log_debug("io_uring: cannot unregister a file ({})", errno_text(-result));
   }
   file_registered_[slot] = false;
 }

@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cerrno>
-#include <system_error>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace headrace::aio {
@@ -124,8 +124,8 @@ int open_best_ring(unsigned entries, SubmissionMode mode, io_uring& ring) {
       return 0;
     }
     refusal = result;
-    refused += fmt::format("{}{} ({})", refused.empty() ? "" : " and ", setup.name,
-                           std::generic_category().message(-result));
+    refused +=
+        fmt::format("{}{} ({})", refused.empty() ? "" : " and ", setup.name, errno_text(-result));
   }
   return refusal;
 }
@@ -134,18 +134,6 @@ int enable_ring(io_uring& ring) {
   // The library's io_uring_enable_rings is missing from its shared object in version 2.3.
   return io_uring_register(static_cast<unsigned>(ring.ring_fd), IORING_REGISTER_ENABLE_RINGS,
                            nullptr, 0);
-}
-
-const char* name_of(SubmissionMode mode) {
-  switch (mode) {
-    case SubmissionMode::interrupt:
-      return "interrupt";
-    case SubmissionMode::sq_poll:
-      return "sq_poll";
-    case SubmissionMode::io_poll:
-      return "io_poll";
-  }
-  return "unknown";
 }
 
 int check_operations(io_uring& ring) {

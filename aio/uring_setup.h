@@ -18,7 +18,4 @@ int enable_ring(io_uring& ring);
 /// 0, or -ENOSYS when the ring lacks an operation that transfers need.
 int check_operations(io_uring& ring);
 
-/// "interrupt", "sq_poll", "io_poll".
-const char* name_of(SubmissionMode mode);
-
 }  // namespace headrace::aio

@@ -25,6 +25,10 @@ int exit_code(ErrorKind kind) noexcept {
   return 70;
 }
 
+std::string errno_text(int error_number) {
+  return std::generic_category().message(error_number);
+}
+
 namespace {
 
 std::string io_text(const std::string& what_happened, const IoError::Where& where) {
@@ -39,7 +43,7 @@ std::string io_text(const std::string& what_happened, const IoError::Where& wher
     text += fmt::format(", got {}", where.actual_bytes);
   }
   if (where.error_number != 0) {
-    text += fmt::format(" ({})", std::generic_category().message(where.error_number));
+    text += fmt::format(" ({})", errno_text(where.error_number));
   }
   return text;
 }

@@ -16,6 +16,9 @@ enum class ErrorKind {
   interrupted,   ///< stopped by the user; state was saved
 };
 
+/// The system's words for an errno: "No space left on device".
+std::string errno_text(int error_number);
+
 /// Exit codes of the `headrace` command: usage 2, bad_input 3, does_not_fit 4, io 5, internal 70,
 /// interrupted 130.
 int exit_code(ErrorKind kind) noexcept;

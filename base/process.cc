@@ -1,5 +1,8 @@
 #include "base/process.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
@@ -37,6 +40,11 @@ Bytes peak_resident_bytes() {
 }
 Bytes resident_bytes() {
   return status_field("VmRSS:");
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 }  // namespace headrace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "base/units.h"
 
 namespace headrace {
@@ -8,5 +10,8 @@ namespace headrace {
 /// there.
 Bytes peak_resident_bytes();
 Bytes resident_bytes();
+
+/// Of this machine; empty where the system does not tell.
+std::string host_name();
 
 }  // namespace headrace

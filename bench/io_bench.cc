@@ -89,10 +89,11 @@ aio::SubmissionMode submission_of(const std::string& name) {
                              : aio::SubmissionMode::interrupt;
 }
 
-std::vector<IoMode> modes_of(const std::string& name) {
-  std::vector<IoMode> modes;
-  for (const IoMode mode : {IoMode::read, IoMode::write, IoMode::mixed}) {
-    if (name == "all" || name == name_of(mode)) {
+std::vector<aio::LoadKind> modes_of(const std::string& name) {
+  std::vector<aio::LoadKind> modes;
+  for (const aio::LoadKind mode :
+       {aio::LoadKind::read, aio::LoadKind::write, aio::LoadKind::mixed}) {
+    if (name == "all" || name == to_string(mode)) {
       modes.push_back(mode);
     }
   }
@@ -107,7 +108,7 @@ void run_single(const Options& options, const IoJob& base, OurRunner& runner) {
   for (int round = 0; round < options.rounds; ++round) {
     const IoResult result = runner.run(job);
     fmt::print("{} {} objects: {:.3f} GB/s, {:.4f} CPU s per GB ({}; {} huge pages)\n",
-               name_of(job.mode), format_bytes(job.object), result.gb_per_second,
+               to_string(job.mode), format_bytes(job.object), result.gb_per_second,
                result.cpu_seconds_per_gb, runner.description(), runner.huge_pages());
   }
 }
@@ -134,7 +135,7 @@ void run(const Options& options) {
         options.single ? parse_bytes(options.block, "--block") * options.depth : kMiB * 256;
     OurRunner runner(submission_of(options.submission), options.adaptive,
                      OurRunner::memory_for(object, in_flight));
-    for (const IoMode mode : modes_of(options.mode)) {
+    for (const aio::LoadKind mode : modes_of(options.mode)) {
       if (options.single) {
         IoJob job;
         job.path = options.path;

@@ -6,17 +6,13 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/median.h"
+
 namespace headrace::bench {
 
 namespace {
 
 using Run = std::function<IoResult(const IoJob&)>;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 using Results = std::vector<IoResult>;
 
@@ -128,13 +124,14 @@ double Comparison::cpu_ratio_same() const {
   return median_ratio(ours, fio_same, &IoResult::cpu_seconds_per_gb);
 }
 
-Comparison compare(const ComparisonOptions& options, IoMode mode, Bytes object, OurRunner& runner) {
+Comparison compare(const ComparisonOptions& options, aio::LoadKind mode, Bytes object,
+                   OurRunner& runner) {
   const Run run_ours = [&](const IoJob& job) { return runner.run(job); };
   IoJob base;
   base.path = options.path;
   base.mode = mode;
   base.object = object;
-  base.size = std::max(options.sweep_size, object * (mode == IoMode::mixed ? 2 : 1));
+  base.size = std::max(options.sweep_size, object * (mode == aio::LoadKind::mixed ? 2 : 1));
   Comparison result;
   IoJob any_block = base;  // fio's blocks do not depend on our objects
   any_block.object = std::max(object, kMiB * 8);
@@ -156,7 +153,7 @@ std::string text_of(const Comparison& comparison) {
       "{:5} {:>8} objects: ours {:.3f} GB/s ({}), fio {:.3f} GB/s ({}), ratio {:.3f}; CPU s per GB "
       "ours {:.4f}, fio {:.4f}, ratio {:.2f}; against fio with our settings: rate {:.3f}, CPU "
       "{:.2f}",
-      name_of(comparison.our_job.mode), format_bytes(comparison.our_job.object),
+      to_string(comparison.our_job.mode), format_bytes(comparison.our_job.object),
       comparison.our_rate(), settings_text(comparison.our_job), comparison.fio_rate(),
       settings_text(comparison.fio_job), comparison.rate_ratio(), comparison.our_cpu(),
       comparison.fio_cpu(), comparison.cpu_ratio(), comparison.rate_ratio_same(),
@@ -164,7 +161,7 @@ std::string text_of(const Comparison& comparison) {
 }
 
 nlohmann::json json_of(const Comparison& comparison) {
-  return {{"mode", name_of(comparison.our_job.mode)},
+  return {{"mode", to_string(comparison.our_job.mode)},
           {"object_bytes", comparison.our_job.object.count()},
           {"size_bytes", comparison.our_job.size.count()},
           {"ours", json_of(comparison.our_job, comparison.ours)},

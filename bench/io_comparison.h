@@ -37,7 +37,8 @@ struct Comparison {
   double cpu_ratio_same() const;
 };
 
-Comparison compare(const ComparisonOptions& options, IoMode mode, Bytes object, OurRunner& runner);
+Comparison compare(const ComparisonOptions& options, aio::LoadKind mode, Bytes object,
+                   OurRunner& runner);
 std::string text_of(const Comparison& comparison);
 nlohmann::json json_of(const Comparison& comparison);
 

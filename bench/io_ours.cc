@@ -36,8 +36,8 @@ int64_t window_of(const IoJob& job) {
 aio::IoRequest request_of(const IoJob& job, int64_t i, std::span<std::byte> memory) {
   const int64_t object = job.object.count();
   const int64_t slots = job.object >= kSharedObject ? 1 : window_of(job);
-  const bool mixed = job.mode == IoMode::mixed;
-  const bool write = job.mode == IoMode::write || (mixed && i % 2 == 1);
+  const bool mixed = job.mode == aio::LoadKind::mixed;
+  const bool write = job.mode == aio::LoadKind::write || (mixed && i % 2 == 1);
   const int64_t half = job.size / job.object / 2;
   const int64_t place = mixed ? i / 2 + (write ? half : 0) : i;
   return {.operation = write ? aio::IoOperation::write : aio::IoOperation::read,

@@ -2,21 +2,16 @@
 
 #include <string>
 
-#include "aio/io.h"
+#include "aio/probe_fio.h"
 #include "base/units.h"
 
 namespace headrace::bench {
 
-/// Mixed: half of the bytes are read from the first half of the file while the other half is
-/// written to the second.
-enum class IoMode : uint8_t { read, write, mixed };
-
-const char* name_of(IoMode mode);
-
-/// One pass over `size` bytes of a file.
+/// One pass over `size` bytes of a file. Mixed: half of the bytes are read from the first half of
+/// the file while the other half is written to the second.
 struct IoJob {
   std::string path;
-  IoMode mode = IoMode::read;
+  aio::LoadKind mode = aio::LoadKind::read;
   Bytes size;
   Bytes object;      ///< bytes per request of ours; fio knows only blocks
   std::string kind;  ///< ours: "io_uring" or "threads"; fio's: its ioengine

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "bench/optimizer_traffic.h"
@@ -23,6 +24,7 @@ namespace {
 using headrace::Bytes;
 using headrace::DType;
 using headrace::Elements;
+using headrace::median;
 using headrace::bench::TrafficArrays;
 using headrace::engine::OptimizerKind;
 using headrace::engine::UpdateOptions;
@@ -164,12 +166,6 @@ double seconds(const Work& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 nlohmann::json measure(const Variant& variant, const Problem& problem, int threads, int rounds) {

@@ -15,6 +15,7 @@
 
 #include "aio/io.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "base/random.h"
 #include "engine/executor.h"
 #include "engine/master_weights.h"
@@ -40,11 +41,6 @@ struct Options {
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 /// Split master, fp32 moments, fp32 gradients: bf16 training's default.

@@ -190,7 +190,10 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
 
 /// The order that needs the least memory among those that may be chosen.
 AccumulationOrder leanest_order(const MemoryRequest& request) {
-  return request.accumulation_order.value_or(AccumulationOrder::micro_batch_major);
+  // One micro-batch has one order, whatever it is called.
+  return request.accumulation_order.value_or(request.micro_batches == 1
+                                                 ? AccumulationOrder::layer_major
+                                                 : AccumulationOrder::micro_batch_major);
 }
 
 /// Throws where even the smallest shards do not fit in the leanest order; returns that plan.
@@ -248,11 +251,10 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
   const MemoryPlan smallest = require_fit(input);
   std::optional<MemoryPlan> plan = fit_in_order(input, leanest_order(request), smallest.host_arena);
   HR_CHECK(plan.has_value(), "the smallest shards fit and then did not");
-  if (!request.accumulation_order) {
+  if (!request.accumulation_order && request.micro_batches > 1) {
     std::optional<MemoryPlan> layer_major =
         fit_in_order(input, AccumulationOrder::layer_major, smallest.host_arena);
-    if (layer_major && (request.micro_batches == 1 ||
-                        predicted_seconds(*layer_major) <= predicted_seconds(*plan))) {
+    if (layer_major && predicted_seconds(*layer_major) <= predicted_seconds(*plan)) {
       plan = std::move(layer_major);
     }
   }

@@ -70,13 +70,6 @@ struct ModelLayout {
   size_t head() const { return tied() ? embed() : norm() + 1; }
 };
 
-/// What the optimizer keeps per weight.
-struct StateRequest {
-  int moments = 2;
-  DType moment_dtype = DType::f32;
-  bool split_master = true;  ///< bf16 training only; else a fp32 master beside a 16-bit weight
-};
-
 struct LayoutOptions {
   DType dtype = DType::f32;
   Placement placement;

@@ -54,9 +54,7 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.host_activations = settings.offload.activations != OffloadDevice::none;
   request.nvme_activations = settings.offload.activations == OffloadDevice::nvme;
   request.sub_group_size = settings.offload.sub_group;
-  request.state.moments = moment_count(settings.optimizer.kind, settings.optimizer.momentum);
-  request.state.moment_dtype = settings.optimizer.moment_dtype;
-  request.state.split_master = settings.optimizer.split_master;
+  request.state = settings.state;
   request.accumulation_order = settings.accumulation_order;
   request.micro_batches = settings.batch.accumulation_steps;
   return request;
@@ -69,11 +67,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.dtype = settings.dtype;
   options.shape = {settings.batch.micro, seq};
   options.policy = policy_name(settings.policy);
-  options.liveness.max_live_parameters = settings.liveness.max_live;
-  options.liveness.max_reuse_distance = settings.liveness.max_reuse_distance;
-  options.liveness.prefetch_bucket = settings.liveness.prefetch_bucket;
-  options.liveness.persistence_threshold = settings.liveness.persistence_threshold;
-  options.liveness.model_persistence_threshold = settings.liveness.model_persistence_threshold;
+  options.liveness = settings.liveness;
   options.vocab_tile = settings.vocab_tile;
   options.pin_memory = settings.offload.pin_memory;
   options.nvme_paths = settings.offload.nvme_paths;
@@ -138,24 +132,6 @@ LossScalerOptions make_loss_scaler_options(const Settings& settings) {
   options.window_steps = from.window_steps;
   options.hysteresis = from.hysteresis;
   options.consecutive_hysteresis = from.consecutive_hysteresis;
-  return options;
-}
-
-UpdateOptions make_update_options(const Settings& settings) {
-  const OptimizerSettings& from = settings.optimizer;
-  UpdateOptions options;
-  options.kind = from.kind;
-  options.lr = from.lr;
-  options.beta1 = from.beta1;
-  options.beta2 = from.beta2;
-  options.eps = from.eps;
-  options.weight_decay = from.weight_decay;
-  options.decoupled_weight_decay = from.decoupled_weight_decay;
-  options.lr_decay = from.lr_decay;
-  options.momentum = from.momentum;
-  options.dampening = from.dampening;
-  options.nesterov = from.nesterov;
-  options.bias_correction = from.bias_correction;
   return options;
 }
 

@@ -4,7 +4,6 @@
 #include "engine/engine.h"
 #include "engine/optimizer/loss_scaler.h"
 #include "engine/optimizer/lr_schedule.h"
-#include "engine/optimizer/update.h"
 
 namespace headrace::engine {
 
@@ -13,6 +12,5 @@ namespace headrace::engine {
 EngineOptions make_engine_options(const Settings& settings, int64_t seq);
 LrScheduleOptions make_lr_options(const Settings& settings);
 LossScalerOptions make_loss_scaler_options(const Settings& settings);
-UpdateOptions make_update_options(const Settings& settings);
 
 }  // namespace headrace::engine

@@ -32,4 +32,11 @@ struct StateFormat {
   Offsets offsets(Elements count) const;
 };
 
+/// What the optimizer keeps per weight.
+struct StateRequest {
+  int moments = 2;
+  DType moment_dtype = DType::f32;
+  bool split_master = true;  ///< bf16 training only; else a fp32 master beside a 16-bit weight
+};
+
 }  // namespace headrace::engine

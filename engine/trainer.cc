@@ -160,7 +160,7 @@ class Training {
     const auto begin = Clock::now();
     const std::vector<model::TokenBatch> batches = next_batches();
     StepNumbers numbers;
-    numbers.optimizer = make_update_options(settings_);
+    numbers.optimizer = settings_.optimizer;
     // A skipped step does not count for bias correction and learning rate, as in DeepSpeed.
     numbers.optimizer.step = updates_ + 1;
     numbers.optimizer.lr = schedule_.lr_at(updates_);

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "tiers/run_directory.h"
 
@@ -24,7 +24,7 @@ DataFiles::~DataFiles() {
       log_warning("closing {}: {}", path(n), error.what());
     }
     if (!keep_ && ::unlink(path(n).c_str()) != 0) {
-      log_warning("removing {}: {}", path(n), std::generic_category().message(errno));
+      log_warning("removing {}: {}", path(n), errno_text(errno));
     }
   }
 }

@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <fstream>
 #include <memory>
-#include <system_error>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "tiers/hwloc_topology.h"
 #include "tiers/topology.h"
@@ -17,10 +17,6 @@
 namespace headrace::tiers {
 
 namespace {
-
-std::string errno_text(int error_number) {
-  return std::generic_category().message(error_number);
-}
 
 void check_available(Bytes size) {
   const MachineLimits limits = machine_limits("/");
@@ -172,8 +168,9 @@ void HostMemory::bind(std::optional<int> numa_node) {
   if (numa_node) {
     const auto wanted = static_cast<unsigned>(*numa_node);
     if (*numa_node < 0 || hwloc_bitmap_isset(set.get(), wanted) == 0) {
-      throw InputError(fmt::format("NUMA node {} is not one that this process may use ({} there)",
-                                   *numa_node, nodes));
+      throw InputError(fmt::format(
+          "NUMA node {} (headrace.numa_node) is not one that this process may use ({} there)",
+          *numa_node, nodes));
     }
     hwloc_bitmap_only(set.get(), wanted);
   }

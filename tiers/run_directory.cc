@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 
 namespace headrace::tiers {
 
@@ -36,12 +37,9 @@ constexpr size_t kRunIdLengthMax = 128;
   throw IoError(what, where);
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) {
-    return "unknown-host";
-  }
-  return name.data();
+std::string known_host_name() {
+  const std::string name = host_name();
+  return name.empty() ? "unknown-host" : name;
 }
 
 /// UTC, to the second.
@@ -134,7 +132,7 @@ void sync_directory(const std::string& path) {
 
 std::string make_run_id() {
   static std::atomic<int> count{0};
-  std::string host = host_name().substr(0, 40);
+  std::string host = known_host_name().substr(0, 40);
   std::replace_if(
       host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
   return fmt::format("{}-{}-{:%Y%m%dT%H%M%S}-{}", host, ::getpid(), utc_now(), count++);
@@ -172,8 +170,7 @@ void RunDirectory::make_folder(const std::string& parent) {
     refuse(path_);
   }
   if (errno == EACCES || errno == EROFS) {
-    throw InputError(fmt::format("nvme path {} cannot be written: {}", parent,
-                                 std::generic_category().message(errno)));
+    throw InputError(fmt::format("nvme path {} cannot be written: {}", parent, errno_text(errno)));
   }
   fail("making the folder failed", path_);
 }
@@ -185,8 +182,8 @@ void RunDirectory::take_lock() {
     fail("locking failed", path);
   }
   write_all(lock_.get(),
-            fmt::format("host {}, process {}, since {:%Y-%m-%dT%H:%M:%SZ}", host_name(), ::getpid(),
-                        utc_now()),
+            fmt::format("host {}, process {}, since {:%Y-%m-%dT%H:%M:%SZ}", known_host_name(),
+                        ::getpid(), utc_now()),
             path);
 }
 
@@ -211,12 +208,12 @@ RunDirectory::~RunDirectory() {
 void RunDirectory::remove() noexcept {
   for (const char* const name : {"/RUN", "/LOCK"}) {
     if (::unlink((path_ + name).c_str()) != 0 && errno != ENOENT) {
-      log_warning("removing {}{}: {}", path_, name, std::generic_category().message(errno));
+      log_warning("removing {}{}: {}", path_, name, errno_text(errno));
     }
   }
   if (::rmdir(path_.c_str()) != 0) {
     log_warning("{} was left, it holds files that Headrace did not make or could not remove: {}",
-                path_, std::generic_category().message(errno));
+                path_, errno_text(errno));
   }
 }
 

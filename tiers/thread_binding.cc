@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -51,7 +50,7 @@ void bind_parallel_threads(std::optional<int> numa_node) {
     log_message_once(LogLevel::warning, "thread binding",
                      fmt::format("optimizer threads are not bound to their NUMA nodes ({}): their "
                                  "memory may be remote, which is slower",
-                                 std::generic_category().message(refusal)));
+                                 errno_text(refusal)));
   }
 }
 

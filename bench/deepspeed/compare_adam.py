@@ -54,8 +54,8 @@ class DeepSpeed:
 
 
 class Headrace:
-    def __init__(self, library, threads):
-        self.library = ctypes.CDLL(library)
+    def __init__(self, path, threads):
+        self.update = ctypes.CDLL(path)
         self.threads = threads
 
     def step(self, number, gradient, exp_avg, exp_avg_sq, weight, master=None, low=None):
@@ -64,7 +64,7 @@ class Headrace:
                              pointer(weight), pointer(exp_avg), pointer(exp_avg_sq), pointer(gradient),
                              master is None and low is None, exp_avg.dtype == torch.bfloat16,
                              gradient.dtype == torch.bfloat16)
-        if self.library.headrace_adam_step(ctypes.byref(arguments), self.threads) != 0:
+        if self.update.headrace_adam_step(ctypes.byref(arguments), self.threads) != 0:
             raise RuntimeError("headrace_adam_step refuses its arguments")
 
 
@@ -158,7 +158,7 @@ def measure(problem, case, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", required=True, help="the shared library of update_c.cc")
+    parser.add_argument("--update", required=True, help="the shared object made of update_c.cc")
     parser.add_argument("--millions", type=int, default=64, help="elements, in units of 2^20")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2, help="must be OMP_NUM_THREADS")
@@ -167,7 +167,7 @@ def main():
     torch.set_num_threads(arguments.threads)
     problem = Problem(arguments.millions << 20)
     deepspeed = DeepSpeed(CPUAdamBuilder().load(verbose=False))
-    headrace = Headrace(arguments.library, arguments.threads)
+    headrace = Headrace(arguments.update, arguments.threads)
     print(f"{'case':20} {'threads':>7} {'elements':>9} {'DeepSpeed':>10} {'Headrace':>9} {'ratio':>6} "
           f"{'target':>6}   (ns per element)")
     results = []

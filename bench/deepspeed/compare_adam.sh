@@ -24,5 +24,5 @@ source bench/deepspeed/setup.sh
 ninja -C "$build" headrace_update_c > /dev/null
 # Two OpenMP runtimes share the cores: neither may spin while the other works.
 export OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive
-exec "$venv/bin/python" bench/deepspeed/compare_adam.py --library "$build/bench/libheadrace_update_c.so" \
+exec "$venv/bin/python" bench/deepspeed/compare_adam.py --update "$build/bench/libheadrace_update_c.so" \
   "${arguments[@]}"

@@ -147,11 +147,11 @@ void Resolver::resolve_nvme_paths() {
 /// The sizes that follow from the model are those that the Hugging Face Trainer fills in.
 void Resolver::resolve_liveness() {
   const proto::ZeroOptimization& zero = config_.zero_optimization();
-  LivenessSettings& liveness = result_.settings.liveness;
+  scheduler::LivenessLimits& liveness = result_.settings.liveness;
   liveness.prefetch_bucket = Elements(zero.stage3_prefetch_bucket_size());
   liveness.persistence_threshold = Elements(zero.stage3_param_persistence_threshold());
   liveness.model_persistence_threshold = Elements(zero.stage3_model_persistence_threshold());
-  liveness.max_live = Elements(zero.stage3_max_live_parameters());
+  liveness.max_live_parameters = Elements(zero.stage3_max_live_parameters());
   liveness.max_reuse_distance = Elements(zero.stage3_max_reuse_distance());
   if (!context_.hidden_size) {
     return;

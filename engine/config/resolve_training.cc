@@ -161,7 +161,7 @@ void Resolver::resolve_loss_scale() {
 
 void Resolver::resolve_optimizer() {
   const proto::OptimizerParams& params = config_.optimizer().params();
-  OptimizerSettings& optimizer = result_.settings.optimizer;
+  UpdateOptions& optimizer = result_.settings.optimizer;
   const proto::Optimizer::Type type = config_.optimizer().type();
   const bool is_adagrad = type == proto::Optimizer::Adagrad;
   optimizer.kind = kind_of(type);
@@ -182,7 +182,7 @@ void Resolver::resolve_optimizer() {
   if (optimizer.nesterov && (optimizer.momentum == 0 || optimizer.dampening != 0)) {
     problems_.add("optimizer.params.nesterov: needs momentum above 0 and dampening 0");
   }
-  resolve_state_dtypes();
+  resolve_state();
   const bool is_adamw = type == proto::Optimizer::AdamW;
   optimizer.decoupled_weight_decay = is_adamw || params.adam_w_mode();
   if (is_adamw && !params.adam_w_mode()) {
@@ -195,10 +195,12 @@ void Resolver::resolve_optimizer() {
              context_.gradient_clipping);
 }
 
-void Resolver::resolve_state_dtypes() {
-  OptimizerSettings& optimizer = result_.settings.optimizer;
+void Resolver::resolve_state() {
+  const UpdateOptions& optimizer = result_.settings.optimizer;
+  StateRequest& state = result_.settings.state;
   const DType dtype = result_.settings.dtype;
-  optimizer.split_master = config_.headrace().split_master();
+  state.moments = moment_count(optimizer.kind, optimizer.momentum);
+  state.split_master = config_.headrace().split_master();
   if (config_.optimizer().params().fp32_optimizer_states() || dtype == DType::f32) {
     return;
   }
@@ -208,7 +210,7 @@ void Resolver::resolve_state_dtypes() {
         "its range");
     return;
   }
-  optimizer.moment_dtype = DType::bf16;
+  state.moment_dtype = DType::bf16;
 }
 
 void Resolver::resolve_scheduler() {

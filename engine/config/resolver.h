@@ -37,7 +37,7 @@ class Resolver {
   void resolve_dtype();
   void resolve_loss_scale();
   void resolve_optimizer();
-  void resolve_state_dtypes();
+  void resolve_state();
   void resolve_scheduler();
   void resolve_schedule_length();
   // resolve_memory.cc

@@ -10,6 +10,8 @@
 #include "base/units.h"
 #include "engine/accumulation_order.h"
 #include "engine/optimizer/update.h"
+#include "engine/state_format.h"
+#include "scheduler/liveness.h"
 
 // What a run will do, after ds_config.json, the command line and the "auto" rules have been put
 // together by resolve() (engine/config/resolve.h). Plain values.
@@ -21,24 +23,6 @@ struct BatchSettings {
   int64_t train = 1;  ///< sequences per optimizer step, over all ranks
   int64_t micro = 1;  ///< sequences per forward and backward pass of one rank
   int64_t accumulation_steps = 1;
-};
-
-/// Fields that the kind does not use keep their defaults.
-struct OptimizerSettings {
-  OptimizerKind kind = OptimizerKind::adam;
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  bool bias_correction = true;
-  bool decoupled_weight_decay = true;  ///< AdamW; false: L2 term in the gradient
-  double lr_decay = 0;                 ///< Adagrad
-  double momentum = 0;                 ///< SGD
-  double dampening = 0;                ///< SGD
-  bool nesterov = false;               ///< SGD
-  DType moment_dtype = DType::f32;
-  bool split_master = true;  ///< bf16 training only
 };
 
 enum class SchedulerKind : uint8_t { constant, warmup, warmup_decay, warmup_cosine };
@@ -84,15 +68,6 @@ struct OffloadSettings {
   }
 };
 
-/// DeepSpeed's residency rules. Read by the liveness policy only.
-struct LivenessSettings {
-  Elements prefetch_bucket{50'000'000};
-  Elements persistence_threshold{100'000};
-  Elements model_persistence_threshold{INT64_MAX};
-  Elements max_live{1'000'000'000};
-  Elements max_reuse_distance{1'000'000'000};
-};
-
 /// Unset: from what the machine has free.
 struct BudgetSettings {
   std::optional<Bytes> device;
@@ -122,14 +97,15 @@ enum class ComputePlace : uint8_t { host, device };
 struct Settings {
   BatchSettings batch;
   DType dtype = DType::f32;  ///< of weights, activations and fresh gradients
-  OptimizerSettings optimizer;
+  UpdateOptions optimizer;   ///< step and gradient_scale are set for each step, lr by the schedule
+  StateRequest state;
   SchedulerSettings scheduler;
   LossScaleSettings loss_scale;
   double gradient_clipping = 1;      ///< largest global norm; 0: off
   bool skip_nonfinite_steps = true;  ///< a step whose gradients are not finite changes nothing
   int64_t max_skipped_steps = 100;   ///< in a row, then the training stops
   OffloadSettings offload;
-  LivenessSettings liveness;
+  scheduler::LivenessLimits liveness;  ///< read by the liveness policy only
   BudgetSettings budgets;
   AioSettings aio;
   PolicyKind policy = PolicyKind::optimal;

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "aio/probe_search.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "base/parallel.h"
 #include "device/device.h"
 #include "device/kernels.h"
@@ -113,7 +113,7 @@ double median_seconds(const LoadTime& time, const std::function<void()>& work) {
     }
     is_first = false;
   }
-  return aio::median_of(std::move(seconds));
+  return median(std::move(seconds));
 }
 
 double memory_rate(aio::HugeMemory& memory, int threads, const LoadTime& time) {

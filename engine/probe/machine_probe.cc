@@ -1,7 +1,6 @@
 #include "engine/probe/machine_probe.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -9,8 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "aio/probe_search.h"
+#include "base/median.h"
 #include "base/parallel.h"
+#include "base/process.h"
 #include "engine/probe/machine_loads.h"
 #include "tiers/topology.h"
 
@@ -53,8 +53,8 @@ std::string processor_name() {
 }
 
 void set_facts(proto::MachineProfile& machine) {
-  std::array<char, 256> host{};
-  machine.set_hostname(::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "unknown");
+  const std::string host = host_name();
+  machine.set_hostname(host.empty() ? "unknown" : host);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   machine.set_measured_unix_seconds(std::chrono::duration_cast<std::chrono::seconds>(now).count());
   machine.set_processor(processor_name());
@@ -70,7 +70,7 @@ class Rounds {
  public:
   explicit Rounds(size_t loads) : rates_(loads) {}
   void add(size_t load, double rate) { rates_[load].push_back(rate); }
-  double median(size_t load) const { return aio::median_of(rates_[load]); }
+  double median(size_t load) const { return headrace::median(rates_[load]); }
 
  private:
   std::vector<std::vector<double>> rates_;

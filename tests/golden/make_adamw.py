@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/golden/data/adamw.json: parameters and moments after steps of torch.optim.AdamW and
 torch.optim.Adam in fp32, with random hyperparameters. Gradients come from an integer generator that
-the test repeats: see gradient() here and in tests/engine/optimizer/adamw_test.cc."""
+the test repeats: see gradient() here and in tests/engine/optimizer/update_golden_test.cc."""
 
 import argparse
 import json

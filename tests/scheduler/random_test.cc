@@ -26,7 +26,7 @@ void check_case(Case test_case, const Policy& policy, Random& random) {
 TEST(RandomTraces, SchedulesAreSoundAndGiveTheSequentialValuesInEveryOrder) {
   const auto optimal = make_optimal_policy();
   const auto lru = make_lru_policy();
-  for (uint64_t seed = 0; seed < 1500; ++seed) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed, 1);
     const Case test_case = random_case(random);
     SCOPED_TRACE(seed);

@@ -149,7 +149,7 @@ TEST(ConfigFiles, InfinityOnNvme) {
   EXPECT_THAT(settings.offload.nvme_paths, ElementsAre("/nvme/0"));
   EXPECT_EQ(settings.aio.block_size, 256 * kKiB);
   EXPECT_EQ(settings.aio.threads, 2);
-  EXPECT_EQ(settings.liveness.max_live, Elements(2'000'000'000));
+  EXPECT_EQ(settings.liveness.max_live_parameters, Elements(2'000'000'000));
   EXPECT_THAT(result.notes, Contains(HasSubstr("aio.thread_count is an old name")));
   EXPECT_THAT(result.notes, Contains(HasSubstr("buffer_size has no effect here")));
 }

@@ -114,10 +114,11 @@ TEST(ResolveLiveness, AutoFollowsTheHiddenSize) {
   EXPECT_EQ(unknown.settings.liveness.prefetch_bucket, Elements(50'000'000));
   EXPECT_THAT(texts(unknown),
               Contains(HasSubstr("stage3_prefetch_bucket_size: \"auto\" became 50000000")));
-  const LivenessSettings own = settings_of(R"("zero_optimization": {"stage3_max_live_parameters": 5,
+  const scheduler::LivenessLimits own =
+      settings_of(R"("zero_optimization": {"stage3_max_live_parameters": 5,
                      "stage3_max_reuse_distance": 6, "stage3_model_persistence_threshold": 7})")
-                                   .liveness;
-  EXPECT_EQ(own.max_live, Elements(5));
+          .liveness;
+  EXPECT_EQ(own.max_live_parameters, Elements(5));
   EXPECT_EQ(own.max_reuse_distance, Elements(6));
   EXPECT_EQ(own.model_persistence_threshold, Elements(7));
 }

@@ -187,7 +187,7 @@ TEST(ResolvePrecision, OverflowCheckOfBf16CanBeSwitchedOff) {
 // ---- optimizer and scheduler -------------------------------------------------------------------
 
 TEST(ResolveOptimizer, DefaultsAndKeys) {
-  const OptimizerSettings standard = settings_of("").optimizer;
+  const UpdateOptions standard = settings_of("").optimizer;
   EXPECT_EQ(standard.lr, 1e-3);
   EXPECT_EQ(standard.beta1, 0.9);
   EXPECT_EQ(standard.beta2, 0.999);
@@ -195,7 +195,7 @@ TEST(ResolveOptimizer, DefaultsAndKeys) {
   EXPECT_EQ(standard.weight_decay, 0);
   EXPECT_TRUE(standard.bias_correction);
   EXPECT_TRUE(standard.decoupled_weight_decay);
-  const OptimizerSettings own =
+  const UpdateOptions own =
       settings_of(R"("optimizer": {"type": "adam", "params": {"lr": 2e-4, "betas": [0.8, 0.7],
                      "eps": 1e-6, "weight_decay": 0.02, "bias_correction": false,
                      "adam_w_mode": false}})")
@@ -218,18 +218,18 @@ TEST(ResolveOptimizer, AdamIsDecoupledUnlessToldOtherwiseAndAdamWAlways) {
 }
 
 TEST(ResolveOptimizer, OtherKindsHaveTheirOwnDefaults) {
-  const OptimizerSettings adagrad = settings_of(R"("optimizer": {"type": "Adagrad"})").optimizer;
+  const UpdateOptions adagrad = settings_of(R"("optimizer": {"type": "Adagrad"})").optimizer;
   EXPECT_EQ(adagrad.kind, OptimizerKind::adagrad);
   EXPECT_EQ(adagrad.lr, 1e-2);
   EXPECT_EQ(adagrad.eps, 1e-10);
   EXPECT_EQ(settings_of(R"("optimizer": {"type": "Adagrad", "params": {"lr": 0.5, "eps": 1e-3}})")
                 .optimizer.lr,
             0.5);
-  const OptimizerSettings lion = settings_of(R"("optimizer": {"type": "Lion"})").optimizer;
+  const UpdateOptions lion = settings_of(R"("optimizer": {"type": "Lion"})").optimizer;
   EXPECT_EQ(lion.kind, OptimizerKind::lion);
   EXPECT_EQ(lion.lr, 1e-3);
   EXPECT_EQ(lion.beta2, 0.999);
-  const OptimizerSettings sgd =
+  const UpdateOptions sgd =
       settings_of(R"("optimizer": {"type": "SGD", "params": {"momentum": 0.9, "nesterov": true}})")
           .optimizer;
   EXPECT_EQ(sgd.kind, OptimizerKind::sgd);
@@ -252,14 +252,13 @@ TEST(ResolveOptimizer, RefusesWhatAnOptimizerDoesNotHave) {
 
 TEST(ResolveOptimizer, DtypesOfItsState) {
   const std::string bf16 = R"("bf16": {"enabled": true}, )";
-  EXPECT_EQ(settings_of(bf16 + R"("optimizer": {"type": "AdamW"})").optimizer.moment_dtype,
-            DType::f32);
+  EXPECT_EQ(settings_of(bf16 + R"("optimizer": {"type": "AdamW"})").state.moment_dtype, DType::f32);
   const std::string own = R"("optimizer": {"type": "AdamW",
                              "params": {"fp32_optimizer_states": false}})";
-  EXPECT_EQ(settings_of(bf16 + own).optimizer.moment_dtype, DType::bf16);
-  EXPECT_EQ(settings_of(own).optimizer.moment_dtype, DType::f32);
-  EXPECT_TRUE(settings_of("").optimizer.split_master);
-  EXPECT_FALSE(settings_of(R"("headrace": {"split_master": false})").optimizer.split_master);
+  EXPECT_EQ(settings_of(bf16 + own).state.moment_dtype, DType::bf16);
+  EXPECT_EQ(settings_of(own).state.moment_dtype, DType::f32);
+  EXPECT_TRUE(settings_of("").state.split_master);
+  EXPECT_FALSE(settings_of(R"("headrace": {"split_master": false})").state.split_master);
 }
 
 TEST(ResolveOptimizer, CommandLineAndAuto) {
