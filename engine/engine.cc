@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "device/limited_stream.h"
 #include "tiers/thread_binding.h"
 
 namespace headrace::engine {
@@ -66,12 +67,13 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
                                                 options.vocab_tile)),
       plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
                              estimate_work(*network_), options.memory)),
-      policy_(make_policy(options, plan_.layout)) {
+      policy_(make_policy(options, plan_.layout)),
+      compute_stream_(device_->create_stream("hr-compute")),
+      pace_(options.least_seconds, *compute_stream_) {
   allocate_memory(options);
   open_store(options);
-  compute_stream_ = device_->create_stream("hr-compute");
-  down_stream_ = device_->create_stream("hr-to-device");
-  up_stream_ = device_->create_stream("hr-to-host");
+  down_stream_ = create_copy_stream("hr-to-device", options.link_limit);
+  up_stream_ = create_copy_stream("hr-to-host", options.link_limit);
   tiers::TieredStore::Parts parts;
   parts.device_arena = device_arena_.get();
   parts.host_arena = host_arena_.get();
@@ -126,6 +128,11 @@ void Engine::open_store(const EngineOptions& options) {
   extents_ = tiers::ExtentStore::create(store, io_);
 }
 
+std::unique_ptr<device::Stream> Engine::create_copy_stream(const char* name, double limit) {
+  auto stream = device_->create_stream(name);
+  return limit > 0 ? device::make_limited_stream(std::move(stream), limit) : std::move(stream);
+}
+
 void Engine::add_objects() {
   for (size_t i = 0; i < plan_.layout.objects.size(); ++i) {
     const scheduler::ObjectFacts& object = plan_.layout.objects[i];
@@ -170,7 +177,11 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   const scheduler::Schedule& schedule = cached->schedule;
   const tiers::TierTraffic before = store_->traffic();
   EngineReport report;
-  report.run = executor_->run(trace.trace, schedule, body);
+  report.planned = {schedule.nvme_read.count(), schedule.nvme_write.count(),
+                    schedule.host_to_device.count(), schedule.device_to_host.count()};
+  report.predicted_seconds =
+      scheduler::simulate(compile_input(trace, residency_), schedule).seconds;
+  report.run = executor_->run(trace.trace, schedule, pace_.wrap(trace.trace, body));
   const tiers::TierTraffic after = store_->traffic();
   report.traffic.nvme_read = after.nvme_read - before.nvme_read;
   report.traffic.nvme_write = after.nvme_write - before.nvme_write;

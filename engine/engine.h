@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "engine/executor.h"
 #include "engine/memory_plan.h"
+#include "engine/paced_body.h"
 #include "engine/step_bodies.h"
 #include "model/checkpoint.h"
 #include "model/network.h"
@@ -41,6 +42,8 @@ struct EngineOptions {
   Bytes nvme_budget;
   bool verify_reads = true;
   bool nvme_prewrite = false;
+  double link_limit = 0;       ///< bytes per second between host and device, each way; 0: none
+  LeastSeconds least_seconds;  ///< empty: operations take what they take
 };
 
 /// What one schedule run did, for metrics.
@@ -48,6 +51,9 @@ struct EngineReport {
   RunReport run;
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
+  tiers::TierTraffic planned;  ///< bytes that the schedule moves
+  /// What the simulation of the schedule gave before the run, at the rates known then.
+  double predicted_seconds = 0;
 };
 
 /// The last training schedule beside what none could beat, at the rates measured in this run.
@@ -101,6 +107,7 @@ class Engine {
 
   void allocate_memory(const EngineOptions& options);
   void open_store(const EngineOptions& options);
+  std::unique_ptr<device::Stream> create_copy_stream(const char* name, double limit);
   void add_objects();
   scheduler::CompileInput compile_input(const StepTrace& trace,
                                         std::vector<scheduler::Residency> initial) const;
@@ -128,6 +135,7 @@ class Engine {
   std::unique_ptr<device::Stream> up_stream_;
   std::unique_ptr<tiers::TieredStore> store_;
   std::unique_ptr<StepBodies> bodies_;
+  Pace pace_;
   std::unique_ptr<Executor> executor_;
 
   std::vector<scheduler::Residency> residency_;
