@@ -222,17 +222,18 @@ void Engine::load(const model::CheckpointReader& reader, const Progress& progres
 EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
                                 StepNumbers& numbers) {
   EngineReport report = run(plan_.training, bodies_->training(plan_.training, batches, numbers));
+  report.predicted_seconds += learned_.commit_seconds();
   ++generation_;
+  double commit_seconds = 0;
   if (extents_ != nullptr) {
     const auto begin = std::chrono::steady_clock::now();
     extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
     const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
-    report.run.split.nvme_write += sync.count();
-    report.run.split.total += sync.count();
+    commit_seconds = sync.count();
+    report.run.split.nvme_write += commit_seconds;
+    report.run.split.total += commit_seconds;
   }
-  if (!rates_measured_) {
-    learn_rates(plan_.training, report);
-  }
+  learn(report, commit_seconds);
   return report;
 }
 
@@ -246,23 +247,15 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
   run(plan_.save, bodies_->save(plan_.save, writer, progress));
 }
 
-/// Takes the measured durations of the first step as the estimates of the later ones.
-void Engine::learn_rates(StepTrace& trace, const EngineReport& report) {
-  rates_measured_ = true;
-  for (size_t i = 0; i < trace.trace.operations.size(); ++i) {
-    trace.trace.operations[i].seconds = report.run.operation_seconds[i];
+/// What was measured replaces the estimates. Schedules are compiled anew after the first step only:
+/// later ones refine what is predicted.
+void Engine::learn(const EngineReport& report, double commit_seconds) {
+  if (learned_.is_empty()) {
+    schedules_.clear();
   }
-  const auto rate = [&](scheduler::Lane lane, int64_t bytes, double& value) {
-    const double busy = report.run.busy[static_cast<size_t>(lane)];
-    if (bytes > 0 && busy > 0) {
-      value = static_cast<double>(bytes) / busy;
-    }
-  };
-  rate(scheduler::Lane::nvme_read, report.traffic.nvme_read, rates_.nvme_read);
-  rate(scheduler::Lane::nvme_write, report.traffic.nvme_write, rates_.nvme_write);
-  rate(scheduler::Lane::host_to_device, report.traffic.host_to_device, rates_.host_to_device);
-  rate(scheduler::Lane::device_to_host, report.traffic.device_to_host, rates_.device_to_host);
-  schedules_.clear();
+  learned_.note(report.run, commit_seconds);
+  learned_.apply_to(plan_.training.trace);
+  learned_.apply_to(rates_);
 }
 
 std::string Engine::host_description() const {

@@ -10,6 +10,7 @@
 #include "aio/io.h"
 #include "device/device.h"
 #include "engine/executor.h"
+#include "engine/learned_costs.h"
 #include "engine/memory_plan.h"
 #include "engine/paced_body.h"
 #include "engine/step_bodies.h"
@@ -52,7 +53,7 @@ struct EngineReport {
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
   tiers::TierTraffic planned;  ///< bytes that the schedule moves
-  /// What the simulation of the schedule gave before the run, at the rates known then.
+  /// What the simulation of the schedule gave before the run, with the costs known then.
   double predicted_seconds = 0;
 };
 
@@ -113,14 +114,14 @@ class Engine {
                                         std::vector<scheduler::Residency> initial) const;
   std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
   EngineReport run(const StepTrace& trace, const OperationBody& body);
-  void learn_rates(StepTrace& trace, const EngineReport& report);
+  void learn(const EngineReport& report, double commit_seconds);
 
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<model::Network> network_;
   MemoryPlan plan_;
   std::unique_ptr<scheduler::Policy> policy_;
   scheduler::Rates rates_;
-  bool rates_measured_ = false;
+  LearnedCosts learned_;  ///< of training steps
 
   std::unique_ptr<device::Memory> device_memory_;
   std::unique_ptr<tiers::HostMemory> host_memory_;
