@@ -43,8 +43,9 @@ std::vector<bench::LaneSetting> settings_of(const Options& options) {
 
 void run(const Options& options) {
   fmt::print(
-      "| setting | predicted s | measured s | ratio | spread | busiest lane | share | MiB nvme / "
-      "link predicted | moved |\n|---|---|---|---|---|---|---|---|---|\n");
+      "| setting | predicted s | measured s | ratio | spread | busiest lane | share | lower bound "
+      "| share | MiB nvme / "
+      "link predicted | moved |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   std::vector<double> errors;
   for (const bench::LaneSetting& setting : settings_of(options)) {
     if (setting.name.find(options.only) == std::string::npos) {
@@ -56,11 +57,12 @@ void run(const Options& options) {
         bench::run_lanes(setting, folder, options.warm_up, options.steps);
     std::filesystem::remove_all(folder);
     errors.push_back(std::abs(result.ratio - 1));
-    fmt::print("| {} | {:.4f} | {:.4f} | {:.3f} | {:.3f} | {} | {:.3f} | {} | {}{} |\n",
-               setting.name, result.predicted, result.measured, result.ratio, result.spread,
-               scheduler::to_string(result.bound_lane), result.bound_share,
-               traffic_text(result.planned), traffic_text(result.moved),
-               result.bytes_agree ? "" : " (differ)");
+    fmt::print(
+        "| {} | {:.4f} | {:.4f} | {:.3f} | {:.3f} | {} | {:.3f} | {:.4f} | {:.3f} | {} | {}{} |\n",
+        setting.name, result.predicted, result.measured, result.ratio, result.spread,
+        scheduler::to_string(result.bound_lane), result.bound_share, result.lower_bound,
+        result.lower_bound / result.measured, traffic_text(result.planned),
+        traffic_text(result.moved), result.bytes_agree ? "" : " (differ)");
     std::fflush(stdout);
   }
   if (!errors.empty()) {

@@ -152,6 +152,7 @@ LaneResult run_lanes(const LaneSetting& setting, const std::string& folder, int 
     result.moved = report.traffic;
     result.bytes_agree = result.bytes_agree && same(report.planned, report.traffic);
   }
+  result.lower_bound = engine.schedule_gap()->seconds_bound;
   result.predicted = median(predicted);
   result.measured = median(measured);
   result.ratio = median(ratios);
@@ -161,6 +162,16 @@ LaneResult run_lanes(const LaneSetting& setting, const std::string& folder, int 
   return result;
 }
 
+namespace {
+
+std::string name_of(const LaneSetting& setting) {
+  return fmt::format("width {}, {}, budgets {} %, {} micro-batches, {}", setting.hidden,
+                     setting.weights == Tier::nvme ? "nvme" : "host", setting.host_percent,
+                     setting.micro_batches, setting.policy);
+}
+
+}  // namespace
+
 std::vector<LaneSetting> lane_matrix() {
   std::vector<LaneSetting> settings;
   for (const int64_t hidden : {192, 320}) {
@@ -169,8 +180,6 @@ std::vector<LaneSetting> lane_matrix() {
         for (const int64_t micro_batches : {1, 3}) {
           for (const char* policy : {"optimal", "lru", "liveness"}) {
             LaneSetting setting;
-            setting.name = fmt::format("width {}, {}, budgets {} %, {} micro-batches, {}", hidden,
-                                       nvme ? "nvme" : "host", percent, micro_batches, policy);
             setting.hidden = hidden;
             setting.device_percent = percent;
             setting.host_percent = percent;
@@ -181,6 +190,7 @@ std::vector<LaneSetting> lane_matrix() {
             setting.link = nvme ? 600e6 : 60e6;
             setting.compute_seconds = 5e-3;
             setting.cpu_seconds = 3e-3;
+            setting.name = name_of(setting);
             settings.push_back(setting);
           }
         }
@@ -201,13 +211,13 @@ std::vector<LaneSetting> bound_settings() {
   drive.link = 0;
 
   LaneSetting link;
-  link.name = "bound by the link";
-  link.hidden = 320;
+  link.name = "bound by the link";  // weights go up twice, gradients down once
+  link.hidden = 96;
+  link.layers = 80;
+  link.device_percent = 300;
   link.host_percent = 400;
-  link.device_percent = 200;
   link.weights = link.optimizer = Tier::host;
-  link.micro_batches = 3;
-  link.link = 40e6;
+  link.link = 20e6;
 
   LaneSetting compute;
   compute.name = "bound by compute";
@@ -226,6 +236,7 @@ std::vector<LaneSetting> machine_matrix() {
     setting.nvme_read = setting.nvme_write = setting.link = 0;
     setting.compute_seconds = setting.cpu_seconds = 0;
     setting.hidden *= 4;
+    setting.name = name_of(setting);
   }
   return settings;
 }

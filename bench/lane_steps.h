@@ -39,6 +39,7 @@ struct LaneResult {
   double ratio = 0;        ///< median of predicted / measured
   double spread = 0;       ///< (largest - smallest) / median of the measured
   double bound_share = 0;  ///< time of the busiest lane at its rate, over measured
+  double lower_bound = 0;  ///< seconds that no schedule could beat (scheduler::lower_bound)
   scheduler::Lane bound_lane = scheduler::Lane::compute;
   tiers::TierTraffic planned;  ///< of the last step
   tiers::TierTraffic moved;

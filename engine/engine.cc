@@ -247,13 +247,13 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
   run(plan_.save, bodies_->save(plan_.save, writer, progress));
 }
 
-/// What was measured replaces the estimates. Schedules are compiled anew after the first step only:
-/// later ones refine what is predicted.
+/// What was measured replaces the estimates. Later steps only refine what is predicted: schedules
+/// are compiled anew after the first step and after the second, the first one in warm memory.
 void Engine::learn(const EngineReport& report, double commit_seconds) {
-  if (learned_.is_empty()) {
+  learned_.note(report.run, commit_seconds);
+  if (learned_.steps() <= 2) {
     schedules_.clear();
   }
-  learned_.note(report.run, commit_seconds);
   learned_.apply_to(plan_.training.trace);
   learned_.apply_to(rates_);
 }

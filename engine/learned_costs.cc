@@ -33,8 +33,8 @@ void LearnedCosts::note(const RunReport& report, double commit_seconds) {
   keep(commits_, commit_seconds, kSamples);
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     LaneSums& sums = lanes_[lane];
-    for (double* sum :
-         {&sums.count, &sums.bytes, &sums.seconds, &sums.bytes_squared, &sums.bytes_seconds}) {
+    for (double* sum : {&sums.count, &sums.bytes, &sums.seconds, &sums.reciprocal_bytes,
+                        &sums.seconds_per_byte}) {
       *sum *= kFading;
     }
     for (const BusyPeriod& period : report.busy_periods[lane]) {
@@ -42,8 +42,8 @@ void LearnedCosts::note(const RunReport& report, double commit_seconds) {
       sums.count += 1;
       sums.bytes += bytes;
       sums.seconds += period.seconds;
-      sums.bytes_squared += bytes * bytes;
-      sums.bytes_seconds += bytes * period.seconds;
+      sums.reciprocal_bytes += 1 / bytes;
+      sums.seconds_per_byte += period.seconds / bytes;
     }
   }
 }
@@ -60,22 +60,21 @@ void LearnedCosts::apply_to(scheduler::Trace& trace) const {
   }
 }
 
-/// Least squares of seconds = latency + bytes / rate over the busy periods: the transfers of a
-/// period share its latency. Where periods are too much alike to tell the two apart, all is rate.
+/// Seconds = latency + bytes / rate over the busy periods (the transfers of a period share its
+/// latency): least squares with weights 1 / bytes, so that short periods tell the latency, long
+/// ones the rate, and the sum of all seconds comes out. Where periods are too much alike to tell
+/// the two apart, all is rate.
 LearnedCosts::LaneFit LearnedCosts::fit(const LaneSums& sums) {
-  LaneFit fit{sums.bytes / sums.seconds, 0};
-  const double mean_bytes = sums.bytes / sums.count;
-  const double mean_seconds = sums.seconds / sums.count;
-  const double variance = sums.bytes_squared / sums.count - mean_bytes * mean_bytes;
-  if (variance < 0.01 * mean_bytes * mean_bytes) {
-    return fit;
+  const double determinant = sums.reciprocal_bytes * sums.bytes - sums.count * sums.count;
+  if (determinant > 0.01 * sums.count * sums.count) {
+    const double latency =
+        (sums.seconds_per_byte * sums.bytes - sums.seconds * sums.count) / determinant;
+    const double slope = (sums.seconds - sums.count * latency) / sums.bytes;
+    if (slope > 0 && latency > 0) {
+      return {1 / slope, latency};
+    }
   }
-  const double slope = (sums.bytes_seconds / sums.count - mean_bytes * mean_seconds) / variance;
-  const double latency = mean_seconds - slope * mean_bytes;
-  if (slope > 0 && latency > 0) {
-    fit = {1 / slope, latency};
-  }
-  return fit;
+  return {sums.bytes / sums.seconds, 0};
 }
 
 void LearnedCosts::apply_to(scheduler::Rates& rates) const {

@@ -16,7 +16,7 @@ class LearnedCosts {
  public:
   void note(const RunReport& report, double commit_seconds);
 
-  bool is_empty() const { return steps_ == 0; }
+  int64_t steps() const { return steps_; }
   /// Sets the estimates of the operations of the trace that was run.
   void apply_to(scheduler::Trace& trace) const;
   /// Sets what is known of the lanes; one that moved nothing keeps its rate.
@@ -31,8 +31,8 @@ class LearnedCosts {
     double count = 0;
     double bytes = 0;
     double seconds = 0;
-    double bytes_squared = 0;
-    double bytes_seconds = 0;
+    double reciprocal_bytes = 0;
+    double seconds_per_byte = 0;
   };
   struct LaneFit {
     double bytes_per_second = 0;
