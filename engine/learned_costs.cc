@@ -1,6 +1,7 @@
 #include "engine/learned_costs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/median.h"
@@ -9,99 +10,120 @@ namespace headrace::engine {
 
 namespace {
 
-/// Weight of a step beside the next one.
-constexpr double kFading = 0.6;
+constexpr size_t kStepsKept = 5;
 
-template <class Value>
-void keep(std::deque<Value>& samples, Value value, size_t most) {
-  samples.push_back(std::move(value));
-  if (samples.size() > most) {
-    samples.pop_front();
+/// Means add up where medians do not; the largest of three or more may be of a disturbed step.
+double mean_without_largest(std::vector<double> values) {
+  if (values.size() > 2) {
+    values.erase(std::max_element(values.begin(), values.end()));
   }
+  double sum = 0;
+  for (const double value : values) {
+    sum += value;
+  }
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
 }  // namespace
 
+/// Least squares with weights 1 / bytes, so that short periods tell the latency, long ones the
+/// rate, and the sum of all seconds comes out. Where periods are too much alike to tell the two
+/// apart, or the latency would be negative, all is rate.
+std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods) {
+  double bytes = 0;
+  double seconds = 0;
+  double reciprocal_bytes = 0;
+  double seconds_per_byte = 0;
+  for (const BusyPeriod& period : periods) {
+    const auto moved = static_cast<double>(period.bytes);
+    bytes += moved;
+    seconds += period.seconds;
+    reciprocal_bytes += 1 / moved;
+    seconds_per_byte += period.seconds / moved;
+  }
+  if (bytes <= 0 || seconds <= 0) {
+    return std::nullopt;
+  }
+  const auto count = static_cast<double>(periods.size());
+  const double determinant = reciprocal_bytes * bytes - count * count;
+  if (determinant > 0.01 * count * count) {
+    const double latency = (seconds_per_byte * bytes - seconds * count) / determinant;
+    const double left = seconds - count * latency;
+    if (latency > 0 && left > 0) {
+      return LaneRate{bytes / left, latency};
+    }
+  }
+  return LaneRate{bytes / seconds, 0};
+}
+
 void LearnedCosts::note(const RunReport& report, double commit_seconds) {
   // The first step finds cold memory and new files: once there is another one, it does not count.
-  if (++steps_ == 2) {
-    operations_.clear();
-    commits_.clear();
-    lanes_ = {};
+  if (++steps_ == 2 || last_.size() == kStepsKept) {
+    last_.pop_front();
   }
-  keep(operations_, report.operation_seconds, kSamples);
-  keep(commits_, commit_seconds, kSamples);
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    LaneSums& sums = lanes_[lane];
-    for (double* sum : {&sums.count, &sums.bytes, &sums.seconds, &sums.reciprocal_bytes,
-                        &sums.seconds_per_byte}) {
-      *sum *= kFading;
-    }
-    for (const BusyPeriod& period : report.busy_periods[lane]) {
-      const auto bytes = static_cast<double>(period.bytes);
-      sums.count += 1;
-      sums.bytes += bytes;
-      sums.seconds += period.seconds;
-      sums.reciprocal_bytes += 1 / bytes;
-      sums.seconds_per_byte += period.seconds / bytes;
-    }
+  Step& step = last_.emplace_back();
+  step.operation_seconds = report.operation_seconds;
+  for (size_t lane = 0; lane < step.lanes.size(); ++lane) {
+    step.lanes[lane] = fit_lane(report.busy_periods[lane]);
   }
+  step.commit_seconds = commit_seconds;
 }
 
 void LearnedCosts::apply_to(scheduler::Trace& trace) const {
-  std::vector<double> samples(operations_.size());
   for (size_t i = 0; i < trace.operations.size(); ++i) {
-    for (size_t step = 0; step < samples.size(); ++step) {
-      HR_CHECK(operations_[step].size() == trace.operations.size(), "{} of {} operations",
-               operations_[step].size(), trace.operations.size());
-      samples[step] = operations_[step][i];
+    std::vector<double> seconds;
+    for (const Step& step : last_) {
+      HR_CHECK(step.operation_seconds.size() == trace.operations.size(), "{} of {} operations",
+               step.operation_seconds.size(), trace.operations.size());
+      seconds.push_back(step.operation_seconds[i]);
     }
-    trace.operations[i].seconds = median(samples);
+    trace.operations[i].seconds = mean_without_largest(std::move(seconds));
   }
 }
 
-/// Seconds = latency + bytes / rate over the busy periods (the transfers of a period share its
-/// latency): least squares with weights 1 / bytes, so that short periods tell the latency, long
-/// ones the rate, and the sum of all seconds comes out. Where periods are too much alike to tell
-/// the two apart, all is rate.
-LearnedCosts::LaneFit LearnedCosts::fit(const LaneSums& sums) {
-  const double determinant = sums.reciprocal_bytes * sums.bytes - sums.count * sums.count;
-  if (determinant > 0.01 * sums.count * sums.count) {
-    const double latency =
-        (sums.seconds_per_byte * sums.bytes - sums.seconds * sums.count) / determinant;
-    const double slope = (sums.seconds - sums.count * latency) / sums.bytes;
-    if (slope > 0 && latency > 0) {
-      return {1 / slope, latency};
+std::optional<LaneRate> LearnedCosts::rate_of(scheduler::Lane lane) const {
+  std::vector<double> rates;
+  std::vector<double> latencies;
+  for (const Step& step : last_) {
+    if (const auto& found = step.lanes[static_cast<size_t>(lane)]) {
+      rates.push_back(found->bytes_per_second);
+      latencies.push_back(found->latency);
     }
   }
-  return {sums.bytes / sums.seconds, 0};
+  if (rates.empty()) {
+    return std::nullopt;
+  }
+  return LaneRate{median(std::move(rates)), median(std::move(latencies))};
 }
 
 void LearnedCosts::apply_to(scheduler::Rates& rates) const {
   using scheduler::Lane;
-  const auto pair = [&](Lane up, double& up_rate, Lane down, double& down_rate, double& latency) {
-    double latencies = 0;
-    double count = 0;
-    for (const auto& [lane, rate] : {std::pair{up, &up_rate}, std::pair{down, &down_rate}}) {
-      const LaneSums& sums = lanes_[static_cast<size_t>(lane)];
-      if (sums.bytes > 0 && sums.seconds > 0) {
-        const LaneFit found = fit(sums);
-        *rate = found.bytes_per_second;
-        latencies += found.latency * sums.count;
-        count += sums.count;
-      }
-    }
-    if (count > 0) {
-      latency = latencies / count;
+  const auto set = [&](Lane lane, double& bytes_per_second, std::vector<double>& latencies) {
+    if (const auto found = rate_of(lane)) {
+      bytes_per_second = found->bytes_per_second;
+      latencies.push_back(found->latency);
     }
   };
-  pair(Lane::nvme_read, rates.nvme_read, Lane::nvme_write, rates.nvme_write, rates.nvme_latency);
-  pair(Lane::host_to_device, rates.host_to_device, Lane::device_to_host, rates.device_to_host,
-       rates.link_latency);
+  std::vector<double> nvme;
+  std::vector<double> link;
+  set(Lane::nvme_read, rates.nvme_read, nvme);
+  set(Lane::nvme_write, rates.nvme_write, nvme);
+  set(Lane::host_to_device, rates.host_to_device, link);
+  set(Lane::device_to_host, rates.device_to_host, link);
+  if (!nvme.empty()) {
+    rates.nvme_latency = median(nvme);
+  }
+  if (!link.empty()) {
+    rates.link_latency = median(link);
+  }
 }
 
 double LearnedCosts::commit_seconds() const {
-  return median({commits_.begin(), commits_.end()});
+  std::vector<double> seconds;
+  for (const Step& step : last_) {
+    seconds.push_back(step.commit_seconds);
+  }
+  return mean_without_largest(std::move(seconds));
 }
 
 }  // namespace headrace::engine

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "engine/executor.h"
@@ -9,9 +10,18 @@
 
 namespace headrace::engine {
 
-/// What the steps of a run have taken so far: durations of the operations of one trace, rates and
-/// latencies of the lanes, the time of a commit. Old steps fade, so that estimates follow a machine
-/// whose rates change. Not thread-safe.
+/// What a lane was found to do in one step.
+struct LaneRate {
+  double bytes_per_second = 0;
+  double latency = 0;  ///< seconds
+};
+
+/// Rate and latency that explain the busy periods: seconds = latency + bytes / rate, for the
+/// transfers of a period share its latency. Empty where nothing was moved.
+std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods);
+
+/// What the last steps of a run took: durations of the operations of one trace, rates and latencies
+/// of the lanes, the time of a commit. One step that was disturbed does not count. Not thread-safe.
 class LearnedCosts {
  public:
   void note(const RunReport& report, double commit_seconds);
@@ -24,27 +34,17 @@ class LearnedCosts {
   double commit_seconds() const;
 
  private:
-  static constexpr size_t kSamples = 5;
-
-  /// Sums over the busy periods of a lane, older steps weighted less.
-  struct LaneSums {
-    double count = 0;
-    double bytes = 0;
-    double seconds = 0;
-    double reciprocal_bytes = 0;
-    double seconds_per_byte = 0;
-  };
-  struct LaneFit {
-    double bytes_per_second = 0;
-    double latency = 0;
+  struct Step {
+    std::vector<double> operation_seconds;
+    std::array<std::optional<LaneRate>, scheduler::kLaneCount> lanes;
+    double commit_seconds = 0;
   };
 
-  static LaneFit fit(const LaneSums& sums);
+  /// Median over the steps in which the lane moved something; empty: none.
+  std::optional<LaneRate> rate_of(scheduler::Lane lane) const;
 
   int64_t steps_ = 0;
-  std::deque<std::vector<double>> operations_;  ///< by step, the last kSamples
-  std::deque<double> commits_;
-  std::array<LaneSums, scheduler::kLaneCount> lanes_;
+  std::deque<Step> last_;
 };
 
 }  // namespace headrace::engine
