@@ -231,12 +231,18 @@ std::vector<LaneSetting> bound_settings() {
 }
 
 std::vector<LaneSetting> machine_matrix() {
-  std::vector<LaneSetting> settings = lane_matrix();
+  std::vector<LaneSetting> settings = {bound_settings().front()};
+  for (const LaneSetting& setting : lane_matrix()) {
+    if (setting.weights == Tier::nvme && setting.hidden == 192) {
+      settings.push_back(setting);
+      settings.back().hidden = 768;
+      settings.back().name = name_of(settings.back());
+    }
+  }
+  settings.front().hidden = 1280;
   for (LaneSetting& setting : settings) {
     setting.nvme_read = setting.nvme_write = setting.link = 0;
     setting.compute_seconds = setting.cpu_seconds = 0;
-    setting.hidden *= 4;
-    setting.name = name_of(setting);
   }
   return settings;
 }

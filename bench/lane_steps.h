@@ -56,7 +56,8 @@ std::vector<LaneSetting> lane_matrix();
 /// One step each that is bound by the drive, by the link and by compute, on throttled lanes.
 std::vector<LaneSetting> bound_settings();
 
-/// The same kinds of settings at the machine's own rates.
+/// The settings with nvme, larger and at the machine's own rates; the step bound by the drive
+/// first.
 std::vector<LaneSetting> machine_matrix();
 
 }  // namespace headrace::bench

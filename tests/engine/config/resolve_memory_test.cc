@@ -182,7 +182,8 @@ TEST(ResolveLimits, AreBytesPerSecond) {
   const Settings none = settings_of(R"("headrace": {"link_limit": "auto"})");
   EXPECT_FALSE(none.link_limit);
   const Settings own = settings_of(
-      R"("headrace": {"nvme_read_limit": "500MB", "nvme_write_limit": 2097152, "link_limit": "1GiB"})");
+      R"("headrace": {"nvme_read_limit": "500MB", "nvme_write_limit": 2097152,
+                      "link_limit": "1GiB"})");
   EXPECT_EQ(own.aio.read_limit, Bytes(500'000'000));
   EXPECT_EQ(own.aio.write_limit, 2 * kMiB);
   EXPECT_EQ(own.link_limit, kGiB);
