@@ -178,8 +178,9 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   report.traffic.device_to_host = after.device_to_host - before.device_to_host;
   report.bound = scheduler::channel_bound(compile_input(trace, residency_), schedule);
   residency_ = schedule.final;
-  if (&trace == &plan_.training) {
+  if (&trace == &plan_.training || (plan_.speculative && &trace == &*plan_.speculative)) {
     last_training_ = cached;
+    last_trace_ = &trace;
   }
   return report;
 }
@@ -189,7 +190,7 @@ std::optional<ScheduleGap> Engine::schedule_gap() const {
     return std::nullopt;
   }
   const scheduler::Schedule& schedule = last_training_->schedule;
-  const scheduler::CompileInput input = compile_input(plan_.training, last_training_->initial);
+  const scheduler::CompileInput input = compile_input(*last_trace_, last_training_->initial);
   const scheduler::LowerBound bound = scheduler::lower_bound(input);
   ScheduleGap gap;
   gap.nvme = schedule.nvme_read + schedule.nvme_write;
@@ -210,19 +211,69 @@ void Engine::load(const model::CheckpointReader& reader, const Progress& progres
 
 EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
                                 StepNumbers& numbers) {
-  EngineReport report = run(plan_.training, bodies_->training(plan_.training, batches, numbers));
+  const bool speculate = should_speculate(numbers);
+  StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
+  EngineReport report = run(trace, bodies_->training(trace, batches, numbers));
+  if (learned_.insert(&trace).second) {
+    learn_rates(trace, report);
+  }
+  if (speculate) {
+    report.speculation = Speculation::held;
+    if (numbers.clipped || numbers.skipped) {
+      report.speculation = Speculation::redone;
+      redo_updates(numbers, report);
+    }
+  }
+  if (!numbers.skipped) {
+    last_was_unclipped_ = !numbers.clipped;
+  }
   ++generation_;
-  if (extents_ != nullptr) {
-    const auto begin = std::chrono::steady_clock::now();
-    extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
-    const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
-    report.run.split.nvme_write += sync.count();
-    report.run.split.total += sync.count();
-  }
-  if (!rates_measured_) {
-    learn_rates(plan_.training, report);
-  }
+  commit(numbers, report);
   return report;
+}
+
+/// Norms change slowly: a step is likely to be clipped where the one before was. One that is
+/// skipped is rare.
+bool Engine::should_speculate(const StepNumbers& numbers) const {
+  return plan_.speculative && (numbers.gradient_clipping == 0 || last_was_unclipped_);
+}
+
+/// The gradients are still there; so are the values before the step, in the committed generation.
+void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
+  forget_changes();
+  if (numbers.skipped && plan_.layout.placement.weights == Tier::nvme) {
+    numbers.weights_finite = true;
+    return;  // every value that the step has changed is back
+  }
+  const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers));
+  report.run.split += redo.run.split;
+  for (int lane = 0; lane < scheduler::kLaneCount; ++lane) {
+    report.run.busy[lane] += redo.run.busy[lane];
+  }
+  report.traffic += redo.traffic;
+}
+
+/// Takes what is on nvme back to the last commit, and the copies above it away.
+void Engine::forget_changes() {
+  extents_->roll_back();
+  std::erase_if(residency_, [&](const scheduler::Residency& copy) {
+    const bool is_above = plan_.layout.objects[index_of(copy.object)].home == Tier::nvme;
+    if (is_above) {
+      store_->drop(copy.object, copy.tier);
+    }
+    return is_above;
+  });
+}
+
+void Engine::commit(const StepNumbers& numbers, EngineReport& report) {
+  if (extents_ == nullptr) {
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
+  const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
+  report.run.split.nvme_write += sync.count();
+  report.run.split.total += sync.count();
 }
 
 double Engine::evaluate(const model::TokenBatch& batch) {
@@ -235,11 +286,15 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
   run(plan_.save, bodies_->save(plan_.save, writer, progress));
 }
 
-/// Takes the measured durations of the first step as the estimates of the later ones.
+/// Takes the measured durations of a trace's first run as the estimates of the later ones, and the
+/// rates of the first of all.
 void Engine::learn_rates(StepTrace& trace, const EngineReport& report) {
-  rates_measured_ = true;
   for (size_t i = 0; i < trace.trace.operations.size(); ++i) {
     trace.trace.operations[i].seconds = report.run.operation_seconds[i];
+  }
+  schedules_.erase(&trace);
+  if (learned_.size() > 1) {
+    return;
   }
   const auto rate = [&](scheduler::Lane lane, int64_t bytes, double& value) {
     const double busy = report.run.busy[static_cast<size_t>(lane)];

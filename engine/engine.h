@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,17 @@ struct EngineOptions {
   bool nvme_prewrite = false;
 };
 
+/// What became of a step's updates during backward.
+enum class Speculation : uint8_t {
+  none,  ///< the updates came after the norm, or did not depend on it
+  held,
+  redone,  ///< the step was clipped or skipped
+};
+
 /// What one schedule run did, for metrics.
 struct EngineReport {
   RunReport run;
+  Speculation speculation = Speculation::none;
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
 };
@@ -106,6 +115,10 @@ class Engine {
                                         std::vector<scheduler::Residency> initial) const;
   std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
   EngineReport run(const StepTrace& trace, const OperationBody& body);
+  bool should_speculate(const StepNumbers& numbers) const;
+  void redo_updates(StepNumbers& numbers, EngineReport& report);
+  void forget_changes();
+  void commit(const StepNumbers& numbers, EngineReport& report);
   void learn_rates(StepTrace& trace, const EngineReport& report);
 
   std::unique_ptr<device::Device> device_;
@@ -113,7 +126,6 @@ class Engine {
   MemoryPlan plan_;
   std::unique_ptr<scheduler::Policy> policy_;
   scheduler::Rates rates_;
-  bool rates_measured_ = false;
 
   std::unique_ptr<device::Memory> device_memory_;
   std::unique_ptr<tiers::HostMemory> host_memory_;
@@ -133,6 +145,9 @@ class Engine {
   std::vector<scheduler::Residency> residency_;
   std::map<const StepTrace*, std::vector<std::shared_ptr<const CachedSchedule>>> schedules_;
   std::shared_ptr<const CachedSchedule> last_training_;
+  const StepTrace* last_trace_ = nullptr;  ///< of last_training_
+  std::set<const StepTrace*> learned_;     ///< traces with measured durations
+  bool last_was_unclipped_ = false;
   uint64_t generation_ = 0;
 };
 

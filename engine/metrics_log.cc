@@ -26,6 +26,18 @@ nlohmann::ordered_json split_json(const TimeSplit& split) {
           {"total", split.total}};
 }
 
+const char* name_of(Speculation speculation) {
+  switch (speculation) {
+    case Speculation::held:
+      return "speculative";
+    case Speculation::redone:
+      return "redone";
+    case Speculation::none:
+      break;
+  }
+  return "final";
+}
+
 }  // namespace
 
 MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
@@ -43,6 +55,7 @@ void MetricsLog::write(const StepReport& report) {
                                        {"learning_rate", report.learning_rate},
                                        {"loss_scale", report.loss_scale},
                                        {"skipped", report.skipped},
+                                       {"updates", name_of(report.engine.speculation)},
                                        {"seconds", report.seconds},
                                        {"tokens_per_second", report.tokens_per_second},
                                        {"binding", scheduler::to_string(binding.lane)},

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "engine/accumulation_order.h"
 #include "engine/state_format.h"
+#include "engine/update_mode.h"
 #include "model/model_config.h"
 #include "scheduler/trace.h"
 
@@ -38,6 +39,8 @@ struct Shard {
   /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
   /// of the embedding are summed here, so that the sum does not depend on the order of the passes.
   std::optional<ObjectId> embedding_accumulator;
+  /// Speculative updates: the weights before the update, where no older copy of them is left.
+  std::optional<ObjectId> weights_before;
 };
 
 struct ModuleObjects {
@@ -53,6 +56,7 @@ struct ModelLayout {
   Placement placement;
   StateFormat state;
   AccumulationOrder order = AccumulationOrder::layer_major;
+  UpdateMode update_mode = UpdateMode::after_norm;
   std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
   /// under way at once.
@@ -78,6 +82,7 @@ struct LayoutOptions {
   int64_t tokens = 0;  ///< per micro-batch
   int64_t micro_batches = 1;
   AccumulationOrder order = AccumulationOrder::layer_major;
+  UpdateMode update_mode = UpdateMode::after_norm;
   Bytes alignment{4096};  ///< of slots
 };
 

@@ -25,7 +25,7 @@ struct ComputeScratch {
 /// Numbers of one optimizer step that the bodies read and write.
 struct StepNumbers {
   // Set before the step.
-  UpdateOptions optimizer;  ///< gradient_scale is set by finish_norm
+  UpdateOptions optimizer;  ///< gradient_scale is set by the step
   double loss_scale = 1;
   double gradient_clipping = 0;  ///< global norm; 0: off
   bool check_finite = true;
@@ -34,6 +34,7 @@ struct StepNumbers {
   // Known after finish_norm.
   double gradient_norm = 0;  ///< unscaled, before clipping
   bool skipped = false;      ///< gradients were not finite: the update leaves every value as it was
+  bool clipped = false;      ///< the norm was above gradient_clipping
   // Known after the step.
   bool weights_finite = true;  ///< of the updated ones
   std::vector<double> losses;  ///< mean per micro-batch
@@ -52,6 +53,8 @@ class StepBodies {
   /// stay valid until the run has ended.
   OperationBody training(const StepTrace& trace, const std::vector<model::TokenBatch>& batches,
                          StepNumbers& numbers);
+  /// Body of a redo trace: with the numbers that the speculative training trace has left.
+  OperationBody redo(const StepTrace& trace, StepNumbers& numbers);
   OperationBody evaluation(const StepTrace& trace, const model::TokenBatch& batch,
                            double& loss_sum);
   /// `progress` is called with the elements done so far.
@@ -75,7 +78,12 @@ class StepBodies {
   void note_block(size_t module, Elements first, const float* gradient, Elements count);
   void gather_statistics(const StepOperation& step, const float* gradient);
   void finish_norm(StepNumbers& numbers);
-  void update(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
+  void update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
+              bool& weights_finite);
+  void update_or_keep(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
+  std::span<std::byte> shard_weights(const Shard& shard, UseBytes uses) const;
+  void set_weights_aside(const StepOperation& step, UseBytes uses) const;
+  void put_weights_back(const StepOperation& step, UseBytes uses) const;
   UpdateShard shard_arrays(const Shard& shard, std::byte* state, std::byte* weights) const;
   void load_shard(const StepOperation& step, UseBytes uses, const model::CheckpointReader& reader);
 

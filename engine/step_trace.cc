@@ -3,6 +3,8 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
+
 namespace headrace::engine {
 
 using scheduler::Access;
@@ -14,9 +16,11 @@ namespace {
 /// Appends operations to a trace, in the words of the model.
 class TraceBuilder {
  public:
-  TraceBuilder(const ModelLayout& layout, const WorkEstimate& work, std::string name)
+  TraceBuilder(const ModelLayout& layout, const WorkEstimate& work, std::string name,
+               UpdateMode mode = UpdateMode::after_norm)
       : layout_(layout), work_(work) {
     result_.trace.name = std::move(name);
+    result_.update_mode = mode;
   }
 
   void embed_forward(int64_t micro_batch) {
@@ -108,20 +112,41 @@ class TraceBuilder {
   }
 
   void finish_norm() {
+    const bool is_read = mode() == UpdateMode::after_norm;
     add(Lane::cpu_optimizer, "gradient_norm", 1e-5,
-        {update_use(layout_.gradient_norm, Access::update)}, {.kind = StepKind::finish_norm});
+        {update_use(layout_.gradient_norm, Access::update, !is_read)},
+        {.kind = StepKind::finish_norm});
   }
 
   void update(size_t module, bool last_of_step) {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
+      const bool speculative = mode() == UpdateMode::speculative;
+      std::vector<Use> uses = update_uses(module, k, speculative);
+      if (speculative && shards[k].weights_before) {
+        uses.push_back(update_use(*shards[k].weights_before, Access::write));
+      } else if (mode() == UpdateMode::after_norm) {
+        uses.push_back(update_use(layout_.gradient_norm, Access::read,
+                                  last_of_step && k + 1 == shards.size()));
+      }
       add(Lane::cpu_optimizer, name_of(module) + ".update", seconds(shards[k].count, 30),
-          {update_use(shards[k].state, Access::update), final_gradient(module, k),
-           update_use(weights(module), weights_access(k)),
-           update_use(layout_.gradient_norm, Access::read, last_of_step && k + 1 == shards.size())},
-          {.kind = StepKind::update, .module = module, .shard = k});
+          std::move(uses), {.kind = StepKind::update, .module = module, .shard = k});
     }
   }
+
+  void redo_update(size_t module) {
+    const auto& shards = layout_.modules[module].shards;
+    for (size_t k = 0; k < shards.size(); ++k) {
+      std::vector<Use> uses = update_uses(module, k, false);
+      if (shards[k].weights_before) {
+        uses.push_back(update_use(*shards[k].weights_before, Access::read, true));
+      }
+      add(Lane::cpu_optimizer, name_of(module) + ".redo_update", seconds(shards[k].count, 30),
+          std::move(uses), {.kind = StepKind::redo_update, .module = module, .shard = k});
+    }
+  }
+
+  UpdateMode mode() const { return result_.update_mode; }
 
   void load(size_t module) {
     const auto& shards = layout_.modules[module].shards;
@@ -164,13 +189,15 @@ class TraceBuilder {
         seconds(shards[step.shard].count, 10), std::move(uses), step);
   }
 
-  /// The gradient that the update of a shard reads, for the last time.
-  Use final_gradient(size_t module, size_t shard) const {
+  /// State, final gradient and weights of a shard. `keep`: the gradient may be needed again.
+  std::vector<Use> update_uses(size_t module, size_t shard, bool keep) const {
     const auto& shards = layout_.modules[module].shards;
-    if (shards[shard].accumulator) {
-      return update_use(*shards[shard].accumulator, Access::read, true);
-    }
-    return update_use(gradient(module), Access::read, shard + 1 == shards.size());
+    const bool is_last = shard + 1 == shards.size();
+    const auto& accumulator = shards[shard].accumulator;
+    return {update_use(shards[shard].state, Access::update),
+            accumulator ? update_use(*accumulator, Access::read, !keep)
+                        : update_use(gradient(module), Access::read, !keep && is_last),
+            update_use(weights(module), weights_access(shard))};
   }
 
   Use norm_use() {
@@ -249,20 +276,33 @@ class Passes {
       // A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
       builder_.accumulate(layout_.head(), m, m == last_ && !layout_.tied());
       builder_.accumulate(layout_.norm(), m, m == last_);
+      if (!layout_.tied()) {
+        update(layout_.head(), m);
+      }
+      update(layout_.norm(), m);
     });
     for (int64_t i = layout_.layers() - 1; i >= 0; --i) {
       each([&](int64_t m) {
         builder_.block_backward(i, m);
         builder_.accumulate(layout_.block(i), m, m == last_);
+        update(layout_.block(i), m);
       });
     }
     each([&](int64_t m) {
       builder_.embed_backward(m);
       builder_.accumulate(layout_.embed(), m, m == last_, true);
+      update(layout_.embed(), m);
     });
   }
 
  private:
+  /// The module's gradient is final after the last micro-batch.
+  void update(size_t module, int64_t micro_batch) {
+    if (micro_batch == last_ && builder_.mode() != UpdateMode::after_norm) {
+      builder_.update(module, false);
+    }
+  }
+
   TraceBuilder& builder_;
   const ModelLayout& layout_;
   int64_t last_;
@@ -270,9 +310,13 @@ class Passes {
 
 }  // namespace
 
-StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
+StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches, UpdateMode mode,
                               const WorkEstimate& work) {
-  TraceBuilder builder(layout, work, "train");
+  HR_CHECK(mode == layout.update_mode || mode == UpdateMode::after_norm,
+           "update mode {} with a layout for {}", static_cast<int>(mode),
+           static_cast<int>(layout.update_mode));
+  TraceBuilder builder(layout, work,
+                       mode == UpdateMode::speculative ? "train.speculative" : "train", mode);
   Passes passes(builder, layout, micro_batches);
   if (layout.order == AccumulationOrder::layer_major) {
     passes.run(0, micro_batches);
@@ -282,8 +326,18 @@ StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
     }
   }
   builder.finish_norm();
+  if (mode == UpdateMode::after_norm) {
+    for (size_t i = 0; i < layout.modules.size(); ++i) {
+      builder.update(i, i + 1 == layout.modules.size());
+    }
+  }
+  return builder.take();
+}
+
+StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work) {
+  TraceBuilder builder(layout, work, "redo_updates");
   for (size_t i = 0; i < layout.modules.size(); ++i) {
-    builder.update(i, i + 1 == layout.modules.size());
+    builder.redo_update(i);
   }
   return builder.take();
 }
