@@ -27,6 +27,7 @@ struct Options {
   double host_memory = 40e9;  ///< bytes per second of the CPU optimizer
   int64_t sequence = 4096;
   int steps = 4;
+  bool overlap = true;  ///< updates during backward, speculative
   std::string only;
   std::string json;
 };
@@ -103,6 +104,7 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   request.offload_optimizer = Tier::nvme;
   request.host_activations = true;
   request.micro_batches = setup.micro_batches;
+  request.optimizer_overlap = options.overlap;
   const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
   return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
                                   estimate(setup.config, options), request);
@@ -215,8 +217,10 @@ void run(const Options& options) {
       continue;
     }
     const engine::MemoryPlan plan = plan_of(setup, options);
-    fmt::print("{}: {} operations\n", title, plan.training.trace.operations.size());
-    const scheduler::Trace trace = marked_trace(plan.training);
+    const engine::StepTrace& step = plan.speculative ? *plan.speculative : plan.training;
+    fmt::print("{}: {} operations, updates {} backward\n", title, step.operations.size(),
+               plan.speculative ? "during" : "after");
+    const scheduler::Trace trace = marked_trace(step);
     scheduler::CompileInput input;
     input.trace = &trace;
     input.objects = &plan.layout.objects;
@@ -249,6 +253,8 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "steps in a row; the last is reported")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  app.add_flag("--overlap,!--no-overlap", options.overlap,
+               "update during backward (speculative) where the plan finds it faster");
   app.add_option("--only", options.only, "only the setups whose title holds this text");
   app.add_option("--json", options.json, "write the results to this file as well");
   CLI11_PARSE(app, argc, argv);

@@ -82,10 +82,16 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
     const bool is_tied = config.tie_word_embeddings && layout.modules.empty();  // the embedding
     const bool sums = options.micro_batches > 1 || is_tied;
     // A fresh gradient passes down to where it is accumulated or used.
-    const std::string gradient = spec.name + ".gradient";
     const Bytes gradient_size = bytes_for(spec.count, options.dtype);
-    module.gradient = sums ? table.transient(gradient, gradient_size, gradients)
-                           : final_gradient(gradient, gradient_size, gradients);
+    if (!sums) {
+      module.gradients = {final_gradient(spec.name + ".gradient", gradient_size, gradients)};
+    }
+    const bool in_turns =
+        options.order == AccumulationOrder::layer_major && options.micro_batches > 1;
+    for (size_t i = 0; sums && i < (in_turns ? 2 : 1); ++i) {
+      module.gradients.push_back(
+          table.transient(spec.name + ".gradient." + std::to_string(i), gradient_size, gradients));
+    }
     for (Elements first; first < spec.count; first += shard_max) {
       Shard shard;
       shard.first = first;
@@ -134,7 +140,8 @@ StateBytes state_bytes(const ModelLayout& layout) {
   StateBytes bytes;
   for (const ModuleObjects& module : layout.modules) {
     bytes.weights += size(module.weights);
-    bytes.gradients += module.shards.front().accumulator ? Bytes(0) : size(module.gradient);
+    bytes.gradients +=
+        module.shards.front().accumulator ? Bytes(0) : size(module.gradients.front());
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
       for (const auto& sum : {shard.accumulator, shard.embedding_accumulator}) {

@@ -45,8 +45,10 @@ struct Shard {
 
 struct ModuleObjects {
   model::ModuleSpec spec;
-  ObjectId weights{};   ///< packed vector in the compute dtype
-  ObjectId gradient{};  ///< packed gradient of one micro-batch in the compute dtype
+  ObjectId weights{};  ///< packed vector in the compute dtype
+  /// Packed gradient of one micro-batch in the compute dtype. Two take turns where the
+  /// micro-batches follow each other, so that one is accumulated while the next is computed.
+  std::vector<ObjectId> gradients;
   std::vector<Shard> shards;
 };
 

@@ -57,8 +57,8 @@ class TraceBuilder {
          compute(weights(layout_.head()), Access::read),
          compute(activation(layout_.layers(), micro_batch), Access::read, true),
          compute(activation_gradient(micro_batch), Access::write),
-         compute(gradient(layout_.norm()), Access::write),
-         compute(gradient(layout_.head()), Access::write)},
+         compute(gradient(layout_.norm(), micro_batch), Access::write),
+         compute(gradient(layout_.head(), micro_batch), Access::write)},
         {.kind = StepKind::head_train, .module = layout_.head(), .micro_batch = micro_batch});
   }
 
@@ -68,7 +68,7 @@ class TraceBuilder {
         {compute(weights(module), Access::read),
          compute(activation(layer, micro_batch), Access::read, true),
          compute(activation_gradient(micro_batch), Access::update),
-         compute(gradient(module), Access::write)},
+         compute(gradient(module, micro_batch), Access::write)},
         {.kind = StepKind::block_backward,
          .module = module,
          .layer = layer,
@@ -78,7 +78,7 @@ class TraceBuilder {
   void embed_backward(int64_t micro_batch) {
     add(Lane::compute, "embed.backward", work_.embed,
         {compute(activation_gradient(micro_batch), Access::read, true),
-         compute(gradient(layout_.embed()), Access::write)},
+         compute(gradient(layout_.embed(), micro_batch), Access::write)},
         {.kind = StepKind::embed_backward, .module = layout_.embed(), .micro_batch = micro_batch});
   }
 
@@ -90,7 +90,7 @@ class TraceBuilder {
     for (size_t k = 0; k < shards.size(); ++k) {
       if (!shards[k].accumulator) {
         add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(shards[k].count, 2),
-            {update_use(gradient(module), Access::read), norm_use()},
+            {update_use(gradient(module, micro_batch), Access::read), norm_use()},
             {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
         continue;
       }
@@ -180,7 +180,8 @@ class TraceBuilder {
     const auto& shards = layout_.modules[step.module].shards;
     step.first_gradient = started_.insert(index_of(accumulator)).second;
     std::vector<Use> uses = {
-        update_use(gradient(step.module), Access::read, step.shard + 1 == shards.size()),
+        update_use(gradient(step.module, step.micro_batch), Access::read,
+                   step.shard + 1 == shards.size()),
         update_use(accumulator, step.first_gradient ? Access::write : Access::update)};
     if (step.last_gradient) {
       uses.push_back(norm_use());
@@ -196,7 +197,7 @@ class TraceBuilder {
     const auto& accumulator = shards[shard].accumulator;
     return {update_use(shards[shard].state, Access::update),
             accumulator ? update_use(*accumulator, Access::read, !keep)
-                        : update_use(gradient(module), Access::read, !keep && is_last),
+                        : update_use(gradient(module, 0), Access::read, !keep && is_last),
             update_use(weights(module), weights_access(shard))};
   }
 
@@ -213,7 +214,10 @@ class TraceBuilder {
   static Use host(ObjectId id, Access access) { return {id, Tier::host, access, false}; }
 
   ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
-  ObjectId gradient(size_t module) const { return layout_.modules[module].gradient; }
+  ObjectId gradient(size_t module, int64_t micro_batch) const {
+    const auto& gradients = layout_.modules[module].gradients;
+    return gradients[static_cast<size_t>(micro_batch) % gradients.size()];
+  }
   /// Micro-batches that are never under way together share a set.
   size_t set_of(int64_t micro_batch) const {
     return static_cast<size_t>(micro_batch) % layout_.activations.size();

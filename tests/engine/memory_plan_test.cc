@@ -95,7 +95,9 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
   for (const ModuleObjects& module : made.layout.modules) {
     elements += module.spec.count.count();
     EXPECT_TRUE(seen.insert(index_of(module.weights)).second);
-    EXPECT_TRUE(seen.insert(index_of(module.gradient)).second);
+    for (const ObjectId gradient : module.gradients) {
+      EXPECT_TRUE(seen.insert(index_of(gradient)).second);
+    }
     Elements next;
     for (const Shard& shard : module.shards) {
       EXPECT_EQ(shard.first, next);
