@@ -23,8 +23,9 @@ struct Options {
   double nvme_read = 6e9;
   double nvme_write = 5e9;
   double link = 25e9;
-  double flops = 150e12;      ///< sustained, of the device
-  double host_memory = 40e9;  ///< bytes per second of the CPU optimizer
+  double flops = 150e12;        ///< sustained, of the device
+  double host_memory = 40e9;    ///< bytes per second of the CPU optimizer
+  double device_memory = 1e12;  ///< of accumulation on the device
   int64_t sequence = 4096;
   int steps = 4;
   bool overlap = true;  ///< updates during backward, speculative
@@ -90,6 +91,7 @@ engine::WorkEstimate estimate(const model::ModelConfig& config, const Options& o
   work.block_backward = 3 * work.block_forward;
   work.head = 6 * elements_of(modules.back()) * token_seconds;
   work.cpu_bytes_per_second = options.host_memory;
+  work.device_bytes_per_second = options.device_memory;
   return work;
 }
 
@@ -249,6 +251,8 @@ int main(int argc, char** argv) {
   app.add_option("--nvme-write", options.nvme_write, "bytes per second")->capture_default_str();
   app.add_option("--link", options.link, "bytes per second, each way")->capture_default_str();
   app.add_option("--flops", options.flops, "sustained on the device")->capture_default_str();
+  app.add_option("--device-memory", options.device_memory, "bytes per second of its memory")
+      ->capture_default_str();
   app.add_option("--sequence", options.sequence, "tokens of a micro-batch")->capture_default_str();
   app.add_option("--steps", options.steps, "steps in a row; the last is reported")
       ->check(CLI::Range(1, 100))

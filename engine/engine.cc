@@ -80,7 +80,8 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
   parts.device_to_host = up_stream_.get();
   store_ = std::make_unique<tiers::TieredStore>(parts);
   add_objects();
-  bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, *compute_stream_, scratch_);
+  bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, device_->kernels(),
+                                         *compute_stream_, scratch_);
   executor_ = std::make_unique<Executor>(*store_, *compute_stream_);
   executor_->on_cpu_worker([&] { tiers::bind_parallel_threads(options.numa_node); });
 }

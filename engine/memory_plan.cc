@@ -160,6 +160,7 @@ Bytes round_down(Bytes size) {
 struct StepOrder {
   AccumulationOrder accumulation = AccumulationOrder::layer_major;
   UpdateMode updates = UpdateMode::after_norm;
+  bool accumulate_on_device = false;
 };
 
 /// Layout and traces for one shard size and order, with the smallest device budget.
@@ -177,6 +178,7 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) 
   options.micro_batches = input.request.micro_batches;
   options.order = order.accumulation;
   options.update_mode = order.updates;
+  options.accumulate_on_device = order.accumulate_on_device;
   options.alignment = kSlotAlignment;
   options.shard_max = shard_max;
   plan.layout = make_layout(input.config, options);
@@ -251,12 +253,21 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
   if (!request.accumulation_order && request.micro_batches > 1) {
     accumulation.insert(accumulation.begin(), AccumulationOrder::layer_major);
   }
+  const Placement placement = make_placement(request);
+  const bool has_way_down = placement.compute != placement.update();
   std::vector<StepOrder> orders;
   for (const AccumulationOrder order : accumulation) {
-    if (const auto mode = overlapping_mode(request)) {
-      orders.push_back({order, *mode});
+    const bool on_device =
+        has_way_down && order == AccumulationOrder::layer_major && request.micro_batches > 1;
+    for (const bool accumulate_on_device : {true, false}) {
+      if (accumulate_on_device && !on_device) {
+        continue;
+      }
+      if (const auto mode = overlapping_mode(request)) {
+        orders.push_back({order, *mode, accumulate_on_device});
+      }
+      orders.push_back({order, UpdateMode::after_norm, accumulate_on_device});
     }
-    orders.push_back({order, UpdateMode::after_norm});
   }
   return orders;
 }

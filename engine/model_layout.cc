@@ -65,6 +65,7 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   layout.state = state_format(options);
   layout.order = options.order;
   layout.update_mode = options.update_mode;
+  layout.accumulates_on_device = options.accumulate_on_device;
   const bool speculative = options.update_mode == UpdateMode::speculative;
   const Tier gradients = slower(placement.update(), placement.gradients);
   // A gradient that an update may need a second time stays in the host, whatever its floor.
@@ -86,8 +87,8 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
     if (!sums) {
       module.gradients = {final_gradient(spec.name + ".gradient", gradient_size, gradients)};
     }
-    const bool in_turns =
-        options.order == AccumulationOrder::layer_major && options.micro_batches > 1;
+    const bool in_turns = options.order == AccumulationOrder::layer_major &&
+                          options.micro_batches > 1 && !options.accumulate_on_device;
     for (size_t i = 0; sums && i < (in_turns ? 2 : 1); ++i) {
       module.gradients.push_back(
           table.transient(spec.name + ".gradient." + std::to_string(i), gradient_size, gradients));

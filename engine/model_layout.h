@@ -59,6 +59,7 @@ struct ModelLayout {
   StateFormat state;
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
+  bool accumulates_on_device = false;  ///< gradients are summed by the compute lane
   std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
   /// under way at once.
@@ -85,7 +86,8 @@ struct LayoutOptions {
   int64_t micro_batches = 1;
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
-  Bytes alignment{4096};  ///< of slots
+  bool accumulate_on_device = false;  ///< layer_major with a device tier only
+  Bytes alignment{4096};              ///< of slots
 };
 
 /// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever

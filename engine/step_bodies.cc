@@ -47,10 +47,11 @@ float gradient_scale(double loss_scale, double clip_divisor) {
 
 }  // namespace
 
-StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
-                       const ComputeScratch& scratch)
+StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
+                       device::Stream& stream, const ComputeScratch& scratch)
     : layout_(layout),
       network_(network),
+      kernels_(kernels),
       stream_(stream),
       scratch_(scratch),
       measured_(static_cast<size_t>(kStatisticsBlock.count())) {
@@ -78,7 +79,11 @@ OperationBody StepBodies::training(const StepTrace& trace,
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
-        accumulate(step, uses);
+        if (layout_.accumulates_on_device) {
+          accumulate_on_device(step, uses);
+        } else {
+          accumulate(step, uses);
+        }
         return;
       case StepKind::join_sums:
         join_sums(step, uses);
@@ -225,15 +230,47 @@ void StepBodies::accumulate(const StepOperation& step, UseBytes uses) {
   }
 }
 
+/// Leaves the gaps between parameters as they are.
+void StepBodies::accumulate_on_device(const StepOperation& step, UseBytes uses) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  const std::byte* gradient = uses[0].data();
+  float* accumulator = floats(uses[1]);
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        const Elements packed = parameter.offset + Elements(first);
+        kernels_.accumulate(stream_, gradient + bytes_for(packed, layout_.dtype).count(),
+                            layout_.dtype, accumulator + at, Elements(count), step.first_gradient);
+      },
+      [](int64_t /*at*/, int64_t /*count*/) {});
+}
+
+void StepBodies::clear_gaps(const StepOperation& step, float* gradient) const {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [](const model::ParameterSpec& /*parameter*/, int64_t /*first*/, int64_t /*at*/,
+         int64_t /*count*/) {},
+      [&](int64_t at, int64_t count) { std::fill_n(gradient + at, count, 0.0F); });
+}
+
 void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
   const Elements count = layout_.modules[step.module].shards[step.shard].count;
   float* const sum = floats(uses[1]);
   device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
+  clear_gaps(step, sum);
   gather_statistics(step, sum);
 }
 
 /// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
 void StepBodies::measure(const StepOperation& step, UseBytes uses) {
+  if (layout_.modules[step.module].shards[step.shard].accumulator) {
+    clear_gaps(step, floats(uses[0]));
+    gather_statistics(step, floats(uses[0]));
+    return;
+  }
   const ModuleObjects& module = layout_.modules[step.module];
   const Shard& shard = module.shards[step.shard];
   const std::byte* gradient = uses[0].data();

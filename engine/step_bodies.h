@@ -42,12 +42,12 @@ struct StepNumbers {
 
 /// What the operations of the native model do. Called by the executor: compute operations on the
 /// driver thread (they post to the stream), CPU operations on its worker. Not owned by it: network,
-/// layout, stream. Gradient statistics are summed in blocks of kStatisticsBlock in a fixed order,
-/// so the norm does not depend on shards, placement or schedule.
+/// layout, kernels, stream. Gradient statistics are summed in blocks of kStatisticsBlock in a fixed
+/// order, so the norm does not depend on shards, placement or schedule.
 class StepBodies {
  public:
-  StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
-             const ComputeScratch& scratch);
+  StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
+             device::Stream& stream, const ComputeScratch& scratch);
 
   /// Body of a training or evaluation trace over these batches (one per micro-batch), which must
   /// stay valid until the run has ended.
@@ -73,6 +73,8 @@ class StepBodies {
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
   void accumulate(const StepOperation& step, UseBytes uses);
+  void accumulate_on_device(const StepOperation& step, UseBytes uses);
+  void clear_gaps(const StepOperation& step, float* gradient) const;
   void join_sums(const StepOperation& step, UseBytes uses);
   void measure(const StepOperation& step, UseBytes uses);
   void note_block(size_t module, Elements first, const float* gradient, Elements count);
@@ -89,6 +91,7 @@ class StepBodies {
 
   const ModelLayout& layout_;
   model::Network& network_;
+  device::Kernels& kernels_;
   device::Stream& stream_;
   ComputeScratch scratch_;
   std::vector<std::vector<BlockStatistics>> statistics_;  // [module][block]

@@ -89,9 +89,7 @@ class TraceBuilder {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
       if (!shards[k].accumulator) {
-        add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(shards[k].count, 2),
-            {update_use(gradient(module, micro_batch), Access::read), norm_use()},
-            {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
+        measure(module, k, update_use(gradient(module, micro_batch), Access::read));
         continue;
       }
       const bool second = to_embedding && shards[k].embedding_accumulator.has_value();
@@ -101,7 +99,10 @@ class TraceBuilder {
               .shard = k,
               .micro_batch = micro_batch,
               .to_embedding = second,
-              .last_gradient = last && !second});
+              .last_gradient = last && !second && !layout_.accumulates_on_device});
+      if (last && !second && layout_.accumulates_on_device) {
+        measure(module, k, update_use(*shards[k].accumulator, Access::update));
+      }
       if (last && second) {
         add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(shards[k].count, 12),
             {update_use(*shards[k].embedding_accumulator, Access::read, true),
@@ -175,19 +176,31 @@ class TraceBuilder {
                                                                     : Access::update;
   }
 
+  void measure(size_t module, size_t shard, Use gradient) {
+    add(Lane::cpu_optimizer, name_of(module) + ".measure",
+        seconds(layout_.modules[module].shards[shard].count, 2), {gradient, norm_use()},
+        {.kind = StepKind::measure, .module = module, .shard = shard, .last_gradient = true});
+  }
+
   /// Adds the fresh gradient to one shard's accumulator.
   void add_to(ObjectId accumulator, StepOperation step) {
     const auto& shards = layout_.modules[step.module].shards;
     step.first_gradient = started_.insert(index_of(accumulator)).second;
+    const bool on_device = layout_.accumulates_on_device;
+    const auto use = [&](ObjectId object, Access access, bool discard) {
+      return on_device ? compute(object, access, discard) : update_use(object, access, discard);
+    };
     std::vector<Use> uses = {
-        update_use(gradient(step.module, step.micro_batch), Access::read,
-                   step.shard + 1 == shards.size()),
-        update_use(accumulator, step.first_gradient ? Access::write : Access::update)};
+        use(gradient(step.module, step.micro_batch), Access::read, step.shard + 1 == shards.size()),
+        use(accumulator, step.first_gradient ? Access::write : Access::update, false)};
     if (step.last_gradient) {
       uses.push_back(norm_use());
     }
-    add(Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
-        seconds(shards[step.shard].count, 10), std::move(uses), step);
+    const Elements count = shards[step.shard].count;
+    add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
+        on_device ? static_cast<double>(count.count()) * 10 / work_.device_bytes_per_second
+                  : seconds(count, 10),
+        std::move(uses), step);
   }
 
   /// State, final gradient and weights of a shard. `keep`: the gradient may be needed again.

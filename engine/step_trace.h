@@ -18,7 +18,7 @@ enum class StepKind : uint8_t {
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
   join_sums,    ///< adds one shard's embedding accumulator to its accumulator
-  measure,      ///< statistics of one shard of a gradient that is used as it is
+  measure,      ///< statistics of one shard of a gradient that is final as it has come
   finish_norm,  ///< global norm and clip coefficient are known after it
   update,       ///< optimizer step of one shard
   redo_update,  ///< the same once more, from the values before the speculative one
@@ -50,7 +50,8 @@ struct WorkEstimate {
   double block_backward = 3e-3;
   double head = 1e-3;
   double embed = 1e-4;
-  double cpu_bytes_per_second = 10e9;  ///< optimizer and accumulation
+  double cpu_bytes_per_second = 10e9;     ///< optimizer and accumulation
+  double device_bytes_per_second = 10e9;  ///< accumulation on the device
 };
 
 /// One optimizer step: `micro_batches` forward and backward passes in the layout's order, and the
