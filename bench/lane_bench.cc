@@ -1,6 +1,7 @@
 // Predicted and measured step times, on lanes of known rate or at the machine's own rates.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -51,7 +52,7 @@ void run(const Options& options) {
     if (setting.name.find(options.only) == std::string::npos) {
       continue;
     }
-    const std::string folder = options.folder + "/headrace-lane-bench";
+    const std::string folder = fmt::format("{}/headrace-lane-bench-{}", options.folder, ::getpid());
     std::filesystem::create_directories(folder);
     const bench::LaneResult result =
         bench::run_lanes(setting, folder, options.warm_up, options.steps);

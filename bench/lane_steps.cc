@@ -217,7 +217,7 @@ std::vector<LaneSetting> bound_settings() {
   link.device_percent = 300;
   link.host_percent = 400;
   link.weights = link.optimizer = Tier::host;
-  link.link = 20e6;
+  link.link = 15e6;
 
   LaneSetting compute;
   compute.name = "bound by compute";

@@ -23,10 +23,12 @@ struct Options {
   double nvme_read = 6e9;
   double nvme_write = 5e9;
   double link = 25e9;
-  double flops = 150e12;      ///< sustained, of the device
-  double host_memory = 40e9;  ///< bytes per second of the CPU optimizer
+  double flops = 150e12;        ///< sustained, of the device
+  double host_memory = 40e9;    ///< bytes per second of the CPU optimizer
+  double device_memory = 1e12;  ///< of accumulation on the device
   int64_t sequence = 4096;
   int steps = 4;
+  bool overlap = true;  ///< updates during backward, speculative
   std::string only;
   std::string json;
 };
@@ -89,6 +91,7 @@ engine::WorkEstimate estimate(const model::ModelConfig& config, const Options& o
   work.block_backward = 3 * work.block_forward;
   work.head = 6 * elements_of(modules.back()) * token_seconds;
   work.cpu_bytes_per_second = options.host_memory;
+  work.device_bytes_per_second = options.device_memory;
   return work;
 }
 
@@ -103,6 +106,7 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   request.offload_optimizer = Tier::nvme;
   request.host_activations = true;
   request.micro_batches = setup.micro_batches;
+  request.optimizer_overlap = options.overlap;
   const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
   return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
                                   estimate(setup.config, options), request);
@@ -215,8 +219,10 @@ void run(const Options& options) {
       continue;
     }
     const engine::MemoryPlan plan = plan_of(setup, options);
-    fmt::print("{}: {} operations\n", title, plan.training.trace.operations.size());
-    const scheduler::Trace trace = marked_trace(plan.training);
+    const engine::StepTrace& step = plan.speculative ? *plan.speculative : plan.training;
+    fmt::print("{}: {} operations, updates {} backward\n", title, step.operations.size(),
+               plan.speculative ? "during" : "after");
+    const scheduler::Trace trace = marked_trace(step);
     scheduler::CompileInput input;
     input.trace = &trace;
     input.objects = &plan.layout.objects;
@@ -245,10 +251,14 @@ int main(int argc, char** argv) {
   app.add_option("--nvme-write", options.nvme_write, "bytes per second")->capture_default_str();
   app.add_option("--link", options.link, "bytes per second, each way")->capture_default_str();
   app.add_option("--flops", options.flops, "sustained on the device")->capture_default_str();
+  app.add_option("--device-memory", options.device_memory, "bytes per second of its memory")
+      ->capture_default_str();
   app.add_option("--sequence", options.sequence, "tokens of a micro-batch")->capture_default_str();
   app.add_option("--steps", options.steps, "steps in a row; the last is reported")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  app.add_flag("--overlap,!--no-overlap", options.overlap,
+               "update during backward (speculative) where the plan finds it faster");
   app.add_option("--only", options.only, "only the setups whose title holds this text");
   app.add_option("--json", options.json, "write the results to this file as well");
   CLI11_PARSE(app, argc, argv);

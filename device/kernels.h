@@ -101,6 +101,9 @@ class Kernels {
   virtual void add_bias(Stream& stream, const Matrix& x, const void* bias) = 0;
   /// dbias[c] = sum over rows of dy[r][c] (fp32 sums, dtype T out), overwritten.
   virtual void bias_gradient(Stream& stream, const Matrix& dy, void* dbias) = 0;
+  /// target = source, or target + source in fp32; source: f32, bf16 or f16.
+  virtual void accumulate(Stream& stream, const void* source, DType source_dtype, float* target,
+                          Elements count, bool overwrite) = 0;
   /// target = source, converting between f32, bf16 and f16.
   virtual void cast(Stream& stream, const void* source, DType source_dtype, void* target,
                     DType target_dtype, Elements count) = 0;

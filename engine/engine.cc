@@ -82,7 +82,8 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
   parts.device_to_host = up_stream_.get();
   store_ = std::make_unique<tiers::TieredStore>(parts);
   add_objects();
-  bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, *compute_stream_, scratch_);
+  bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, device_->kernels(),
+                                         *compute_stream_, scratch_);
   executor_ = std::make_unique<Executor>(*store_, *compute_stream_);
   executor_->on_cpu_worker([&] { tiers::bind_parallel_threads(options.numa_node); });
 }
@@ -189,8 +190,9 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   report.traffic.device_to_host = after.device_to_host - before.device_to_host;
   report.bound = scheduler::channel_bound(compile_input(trace, residency_), schedule);
   residency_ = schedule.final;
-  if (&trace == &plan_.training) {
+  if (&trace == &plan_.training || (plan_.speculative && &trace == &*plan_.speculative)) {
     last_training_ = cached;
+    last_trace_ = &trace;
   }
   return report;
 }
@@ -200,7 +202,7 @@ std::optional<ScheduleGap> Engine::schedule_gap() const {
     return std::nullopt;
   }
   const scheduler::Schedule& schedule = last_training_->schedule;
-  const scheduler::CompileInput input = compile_input(plan_.training, last_training_->initial);
+  const scheduler::CompileInput input = compile_input(*last_trace_, last_training_->initial);
   const scheduler::LowerBound bound = scheduler::lower_bound(input);
   ScheduleGap gap;
   gap.nvme = schedule.nvme_read + schedule.nvme_write;
@@ -221,20 +223,71 @@ void Engine::load(const model::CheckpointReader& reader, const Progress& progres
 
 EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
                                 StepNumbers& numbers) {
-  EngineReport report = run(plan_.training, bodies_->training(plan_.training, batches, numbers));
-  report.predicted_seconds += learned_.commit_seconds();
-  ++generation_;
-  double commit_seconds = 0;
-  if (extents_ != nullptr) {
-    const auto begin = std::chrono::steady_clock::now();
-    extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
-    const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
-    commit_seconds = sync.count();
-    report.run.split.nvme_write += commit_seconds;
-    report.run.split.total += commit_seconds;
+  const bool speculate = should_speculate(numbers);
+  StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
+  EngineReport report = run(trace, bodies_->training(trace, batches, numbers));
+  report.predicted_seconds += learned_[&trace].commit_seconds();
+  if (speculate) {
+    report.speculation = Speculation::held;
+    if (numbers.clipped || numbers.skipped) {
+      report.speculation = Speculation::redone;
+      redo_updates(numbers, report);
+    }
   }
-  learn(report, commit_seconds);
+  if (!numbers.skipped) {
+    last_was_unclipped_ = !numbers.clipped;
+  }
+  ++generation_;
+  learn(trace, report, commit(numbers, report));
   return report;
+}
+
+/// Norms change slowly: a step is likely to be clipped where the one before was. One that is
+/// skipped is rare.
+bool Engine::should_speculate(const StepNumbers& numbers) const {
+  return plan_.speculative && (numbers.gradient_clipping == 0 || last_was_unclipped_);
+}
+
+/// The gradients are still there; so are the values before the step, in the committed generation.
+void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
+  forget_changes();
+  if (numbers.skipped && plan_.layout.placement.weights == Tier::nvme) {
+    numbers.weights_finite = true;
+    return;  // every value that the step has changed is back
+  }
+  const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers));
+  report.run.split += redo.run.split;
+  for (int lane = 0; lane < scheduler::kLaneCount; ++lane) {
+    report.run.busy[lane] += redo.run.busy[lane];
+  }
+  report.traffic += redo.traffic;
+  report.planned += redo.planned;
+  report.predicted_seconds += redo.predicted_seconds;
+}
+
+/// Takes what is on nvme back to the last commit, and the copies above it away.
+void Engine::forget_changes() {
+  extents_->roll_back();
+  std::erase_if(residency_, [&](const scheduler::Residency& copy) {
+    const bool is_above = plan_.layout.objects[index_of(copy.object)].home == Tier::nvme;
+    if (is_above) {
+      store_->drop(copy.object, copy.tier);
+    }
+    return is_above;
+  });
+}
+
+/// Returns the seconds that it took.
+double Engine::commit(const StepNumbers& numbers, EngineReport& report) {
+  if (extents_ == nullptr) {
+    return 0;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
+  const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
+  report.run.split.nvme_write += sync.count();
+  report.run.split.total += sync.count();
+  return sync.count();
 }
 
 double Engine::evaluate(const model::TokenBatch& batch) {
@@ -248,14 +301,15 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
 }
 
 /// What was measured replaces the estimates. Later steps only refine what is predicted: schedules
-/// are compiled anew after the first step and after the second, the first one in warm memory.
-void Engine::learn(const EngineReport& report, double commit_seconds) {
-  learned_.note(report.run, commit_seconds);
-  if (learned_.steps() <= 2) {
+/// are compiled anew after a trace's first run and after its second, the first one in warm memory.
+void Engine::learn(StepTrace& trace, const EngineReport& report, double commit_seconds) {
+  LearnedCosts& costs = learned_[&trace];
+  costs.note(report.run, commit_seconds);
+  if (costs.steps() <= 2) {
     schedules_.clear();
   }
-  learned_.apply_to(plan_.training.trace);
-  learned_.apply_to(rates_);
+  costs.apply_to(trace.trace);
+  costs.apply_to(rates_);
 }
 
 std::string Engine::host_description() const {

@@ -47,9 +47,17 @@ struct EngineOptions {
   LeastSeconds least_seconds;  ///< empty: operations take what they take
 };
 
+/// What became of a step's updates during backward.
+enum class Speculation : uint8_t {
+  none,  ///< the updates came after the norm, or did not depend on it
+  held,
+  redone,  ///< the step was clipped or skipped
+};
+
 /// What one schedule run did, for metrics.
 struct EngineReport {
   RunReport run;
+  Speculation speculation = Speculation::none;
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
   tiers::TierTraffic planned;  ///< bytes that the schedule moves
@@ -114,14 +122,17 @@ class Engine {
                                         std::vector<scheduler::Residency> initial) const;
   std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
   EngineReport run(const StepTrace& trace, const OperationBody& body);
-  void learn(const EngineReport& report, double commit_seconds);
+  bool should_speculate(const StepNumbers& numbers) const;
+  void redo_updates(StepNumbers& numbers, EngineReport& report);
+  void forget_changes();
+  double commit(const StepNumbers& numbers, EngineReport& report);
+  void learn(StepTrace& trace, const EngineReport& report, double commit_seconds);
 
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<model::Network> network_;
   MemoryPlan plan_;
   std::unique_ptr<scheduler::Policy> policy_;
   scheduler::Rates rates_;
-  LearnedCosts learned_;  ///< of training steps
 
   std::unique_ptr<device::Memory> device_memory_;
   std::unique_ptr<tiers::HostMemory> host_memory_;
@@ -142,6 +153,9 @@ class Engine {
   std::vector<scheduler::Residency> residency_;
   std::map<const StepTrace*, std::vector<std::shared_ptr<const CachedSchedule>>> schedules_;
   std::shared_ptr<const CachedSchedule> last_training_;
+  const StepTrace* last_trace_ = nullptr;  ///< of last_training_
+  std::map<const StepTrace*, LearnedCosts> learned_;
+  bool last_was_unclipped_ = false;
   uint64_t generation_ = 0;
 };
 

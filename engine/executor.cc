@@ -96,6 +96,18 @@ double* part_of(TimeSplit& split, Lane lane) {
 
 }  // namespace
 
+TimeSplit& TimeSplit::operator+=(const TimeSplit& part) {
+  compute += part.compute;
+  cpu_optimizer += part.cpu_optimizer;
+  nvme_read += part.nvme_read;
+  nvme_write += part.nvme_write;
+  host_to_device += part.host_to_device;
+  device_to_host += part.device_to_host;
+  other += part.other;
+  total += part.total;
+  return *this;
+}
+
 /// One replay. Everything here runs on the driver thread, but for EndQueue::push and the bodies of
 /// CPU operations.
 class Executor::Run {

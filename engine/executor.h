@@ -30,6 +30,8 @@ struct TimeSplit {
   double device_to_host = 0;
   double other = 0;
   double total = 0;
+
+  TimeSplit& operator+=(const TimeSplit& part);
 };
 
 /// Transfers of one lane that followed each other or overlapped.

@@ -86,8 +86,27 @@ void require_disk(const MemoryPlan& plan, const MemoryRequest& request) {
       format_bytes(plan.minimum_nvme), format_bytes(request.nvme_budget), request.nvme_path));
 }
 
+std::string_view describe(UpdateMode mode) {
+  switch (mode) {
+    case UpdateMode::after_norm:
+      return "after backward";
+    case UpdateMode::during_backward:
+      return "during backward";
+    case UpdateMode::speculative:
+      return "during backward, done again where a step is clipped or skipped";
+  }
+  return "";
+}
+
 std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
-  return {&plan.training.trace, &plan.evaluation.trace, &plan.load.trace, &plan.save.trace};
+  std::vector<const scheduler::Trace*> traces = {&plan.training.trace, &plan.evaluation.trace,
+                                                 &plan.load.trace, &plan.save.trace};
+  for (const std::optional<StepTrace>* trace : {&plan.speculative, &plan.redo}) {
+    if (*trace) {
+      traces.push_back(&(*trace)->trace);
+    }
+  }
+  return traces;
 }
 
 }  // namespace
@@ -137,8 +156,15 @@ Bytes round_down(Bytes size) {
   return Bytes(size.count() / kSlotAlignment.count() * kSlotAlignment.count());
 }
 
+/// How the operations of a step may be ordered.
+struct StepOrder {
+  AccumulationOrder accumulation = AccumulationOrder::layer_major;
+  UpdateMode updates = UpdateMode::after_norm;
+  bool accumulate_on_device = false;
+};
+
 /// Layout and traces for one shard size and order, with the smallest device budget.
-MemoryPlan lay_out(const PlanInput& input, Elements shard_max, AccumulationOrder order) {
+MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) {
   MemoryPlan plan;
   plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
                          kSlotAlignment);
@@ -150,11 +176,22 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, AccumulationOrder
   options.state = input.request.state;
   options.tokens = input.shape.tokens();
   options.micro_batches = input.request.micro_batches;
-  options.order = order;
+  options.order = order.accumulation;
+  options.update_mode = order.updates;
+  options.accumulate_on_device = order.accumulate_on_device;
   options.alignment = kSlotAlignment;
   options.shard_max = shard_max;
   plan.layout = make_layout(input.config, options);
-  plan.training = make_training_trace(plan.layout, input.request.micro_batches, input.work);
+  const int64_t micro_batches = input.request.micro_batches;
+  if (order.updates == UpdateMode::speculative) {
+    plan.training =
+        make_training_trace(plan.layout, micro_batches, UpdateMode::after_norm, input.work);
+    plan.speculative =
+        make_training_trace(plan.layout, micro_batches, UpdateMode::speculative, input.work);
+    plan.redo = make_redo_trace(plan.layout, input.work);
+  } else {
+    plan.training = make_training_trace(plan.layout, micro_batches, order.updates, input.work);
+  }
   plan.evaluation = make_evaluation_trace(plan.layout, input.work);
   plan.load = make_load_trace(plan.layout, input.work);
   plan.save = make_save_trace(plan.layout, input.work);
@@ -189,11 +226,50 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
 }
 
 /// The order that needs the least memory among those that may be chosen.
-AccumulationOrder leanest_order(const MemoryRequest& request) {
+StepOrder leanest_order(const MemoryRequest& request) {
   // One micro-batch has one order, whatever it is called.
-  return request.accumulation_order.value_or(request.micro_batches == 1
-                                                 ? AccumulationOrder::layer_major
-                                                 : AccumulationOrder::micro_batch_major);
+  return {request.accumulation_order.value_or(request.micro_batches == 1
+                                                  ? AccumulationOrder::layer_major
+                                                  : AccumulationOrder::micro_batch_major),
+          UpdateMode::after_norm};
+}
+
+/// The update mode that overlaps with backward in this run; empty where there is none.
+std::optional<UpdateMode> overlapping_mode(const MemoryRequest& request) {
+  if (!request.optimizer_overlap) {
+    return std::nullopt;
+  }
+  if (!request.updates_need_norm) {
+    return UpdateMode::during_backward;
+  }
+  // Only the store keeps the old values of what has been written anew.
+  return request.offload_optimizer == Tier::nvme ? std::optional(UpdateMode::speculative)
+                                                 : std::nullopt;
+}
+
+/// All orders that may be chosen, the preferred ones first.
+std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
+  std::vector<AccumulationOrder> accumulation = {leanest_order(request).accumulation};
+  if (!request.accumulation_order && request.micro_batches > 1) {
+    accumulation.insert(accumulation.begin(), AccumulationOrder::layer_major);
+  }
+  const Placement placement = make_placement(request);
+  const bool has_way_down = placement.compute != placement.update();
+  std::vector<StepOrder> orders;
+  for (const AccumulationOrder order : accumulation) {
+    const bool on_device =
+        has_way_down && order == AccumulationOrder::layer_major && request.micro_batches > 1;
+    for (const bool accumulate_on_device : {true, false}) {
+      if (accumulate_on_device && !on_device) {
+        continue;
+      }
+      if (const auto mode = overlapping_mode(request)) {
+        orders.push_back({order, *mode, accumulate_on_device});
+      }
+      orders.push_back({order, UpdateMode::after_norm, accumulate_on_device});
+    }
+  }
+  return orders;
 }
 
 /// Throws where even the smallest shards do not fit in the leanest order; returns that plan.
@@ -211,8 +287,7 @@ MemoryPlan require_fit(const PlanInput& input) {
 }
 
 /// The plan with the largest shards that fit in this order; empty where none do.
-std::optional<MemoryPlan> fit_in_order(const PlanInput& input, AccumulationOrder order,
-                                       Bytes host_arena) {
+std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
   const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
   Elements shard = choose_shard(input.request, host_arena);
   for (;;) {
@@ -230,16 +305,33 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, AccumulationOrder
   }
 }
 
-/// What the first step's movement and work take at least, at assumed rates.
+/// What the first step takes at assumed rates; of a plan that can speculate, one that does.
 double predicted_seconds(const MemoryPlan& plan) {
   scheduler::CompileInput compile;
-  compile.trace = &plan.training.trace;
+  compile.trace = plan.speculative ? &plan.speculative->trace : &plan.training.trace;
   compile.objects = &plan.layout.objects;
   compile.budgets.device = plan.device_arena;
   compile.budgets.host = plan.host_arena;
   compile.initial = plan.homes;
-  return scheduler::channel_bound(compile, scheduler::make_optimal_policy()->compile(compile))
-      .seconds;
+  return scheduler::simulate(compile, scheduler::make_optimal_policy()->compile(compile)).seconds;
+}
+
+/// The first of the plans, which are in order of preference, that is about as fast as the fastest:
+/// the rates are assumed.
+MemoryPlan fastest(std::vector<MemoryPlan> plans) {
+  constexpr double kAboutAsFast = 1.1;
+  if (plans.size() == 1) {
+    return std::move(plans.front());
+  }
+  std::vector<double> seconds;
+  seconds.reserve(plans.size());
+  for (const MemoryPlan& plan : plans) {
+    seconds.push_back(predicted_seconds(plan));
+  }
+  const double least = *std::min_element(seconds.begin(), seconds.end());
+  const auto chosen = std::find_if(seconds.begin(), seconds.end(),
+                                   [&](double each) { return each <= kAboutAsFast * least; });
+  return std::move(plans[static_cast<size_t>(chosen - seconds.begin())]);
 }
 
 }  // namespace
@@ -249,18 +341,17 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const WorkEstimate& work, const MemoryRequest& request) {
   const PlanInput input{config, dtype, shape, needs, work, request};
   const MemoryPlan smallest = require_fit(input);
-  std::optional<MemoryPlan> plan = fit_in_order(input, leanest_order(request), smallest.host_arena);
-  HR_CHECK(plan.has_value(), "the smallest shards fit and then did not");
-  if (!request.accumulation_order && request.micro_batches > 1) {
-    std::optional<MemoryPlan> layer_major =
-        fit_in_order(input, AccumulationOrder::layer_major, smallest.host_arena);
-    if (layer_major && predicted_seconds(*layer_major) <= predicted_seconds(*plan)) {
-      plan = std::move(layer_major);
+  std::vector<MemoryPlan> plans;
+  for (const StepOrder& order : allowed_orders(request)) {
+    if (auto plan = fit_in_order(input, order, smallest.host_arena)) {
+      plans.push_back(std::move(*plan));
     }
   }
-  plan->minimum_device = smallest.minimum_device;
-  plan->minimum_host = smallest.minimum_host;
-  return std::move(*plan);
+  HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
+  MemoryPlan plan = fastest(std::move(plans));
+  plan.minimum_device = smallest.minimum_device;
+  plan.minimum_host = smallest.minimum_host;
+  return plan;
 }
 
 MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
@@ -291,6 +382,8 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
         plan.layout.order == AccumulationOrder::layer_major ? "layer-major" : "micro-batch-major",
         request.micro_batches);
   }
+  text += fmt::format("  {:<22} {:>10}   {}\n", "optimizer updates", "",
+                      describe(plan.layout.update_mode));
   row("workspace", plan.fixed_bytes(), fmt::format("in {}", to_string(placement.compute)));
   if (plan.has_device()) {
     row("device budget", *request.device_memory,

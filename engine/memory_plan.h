@@ -28,12 +28,20 @@ struct MemoryRequest {
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
+  bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
+  /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
+  /// finite.
+  bool updates_need_norm = true;
 };
 
 /// Where every byte goes, decided before anything is allocated. A value.
 struct MemoryPlan {
   ModelLayout layout;
   StepTrace training;
+  /// With speculative updates: the training trace of a step that takes the chance, and what makes
+  /// it good where the assumption was wrong.
+  std::optional<StepTrace> speculative;
+  std::optional<StepTrace> redo;
   StepTrace evaluation;
   StepTrace load;
   StepTrace save;
@@ -64,9 +72,9 @@ NetworkNeeds network_needs(const model::Network& network);
 /// path.
 Placement make_placement(const MemoryRequest& request);
 
-/// Lays the model out, chooses shard size and accumulation order, and checks that every operation
-/// fits. Throws CapacityError with the minimum of the tier that is too small and the settings that
-/// change it.
+/// Lays the model out, chooses shard size, accumulation order and update mode, and checks that
+/// every operation fits. Throws CapacityError with the minimum of the tier that is too small and
+/// the settings that change it.
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request);

@@ -33,6 +33,18 @@ nlohmann::ordered_json bytes_json(const tiers::TierTraffic& traffic) {
           {"device_to_host", traffic.device_to_host}};
 }
 
+const char* name_of(Speculation speculation) {
+  switch (speculation) {
+    case Speculation::held:
+      return "speculative";
+    case Speculation::redone:
+      return "redone";
+    case Speculation::none:
+      break;
+  }
+  return "final";
+}
+
 }  // namespace
 
 MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
@@ -49,6 +61,7 @@ void MetricsLog::write(const StepReport& report) {
                                        {"learning_rate", report.learning_rate},
                                        {"loss_scale", report.loss_scale},
                                        {"skipped", report.skipped},
+                                       {"updates", name_of(report.engine.speculation)},
                                        {"seconds", report.seconds},
                                        {"predicted_seconds", report.engine.predicted_seconds},
                                        {"tokens_per_second", report.tokens_per_second},

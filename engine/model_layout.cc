@@ -64,6 +64,17 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
   layout.state = state_format(options);
   layout.order = options.order;
+  layout.update_mode = options.update_mode;
+  layout.accumulates_on_device = options.accumulate_on_device;
+  const bool speculative = options.update_mode == UpdateMode::speculative;
+  const Tier gradients = slower(placement.update(), placement.gradients);
+  // A gradient that an update may need a second time stays in the host, whatever its floor.
+  const auto final_gradient = [&](std::string name, Bytes size, Tier floor) {
+    return speculative ? table.persistent(std::move(name), size, Tier::host)
+                       : table.transient(std::move(name), size, floor);
+  };
+  const bool keeps_weights =
+      speculative && placement.weights != Tier::nvme && layout.state.master != MasterPlace::state;
 
   for (model::ModuleSpec& spec : model::module_specs(config)) {
     ModuleObjects module;
@@ -72,8 +83,16 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
     const bool is_tied = config.tie_word_embeddings && layout.modules.empty();  // the embedding
     const bool sums = options.micro_batches > 1 || is_tied;
     // A fresh gradient passes down to where it is accumulated or used.
-    module.gradient = table.transient(spec.name + ".gradient", bytes_for(spec.count, options.dtype),
-                                      slower(placement.update(), placement.gradients));
+    const Bytes gradient_size = bytes_for(spec.count, options.dtype);
+    if (!sums) {
+      module.gradients = {final_gradient(spec.name + ".gradient", gradient_size, gradients)};
+    }
+    const bool in_turns = options.order == AccumulationOrder::layer_major &&
+                          options.micro_batches > 1 && !options.accumulate_on_device;
+    for (size_t i = 0; sums && i < (in_turns ? 2 : 1); ++i) {
+      module.gradients.push_back(
+          table.transient(spec.name + ".gradient." + std::to_string(i), gradient_size, gradients));
+    }
     for (Elements first; first < spec.count; first += shard_max) {
       Shard shard;
       shard.first = first;
@@ -82,14 +101,17 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
       shard.state = table.persistent(spec.name + ".optimizer" + suffix,
                                      layout.state.offsets(shard.count).size, placement.optimizer);
       if (sums) {
-        shard.accumulator =
-            table.transient(spec.name + ".accumulator" + suffix, bytes_for(shard.count, DType::f32),
-                            placement.gradients);
+        shard.accumulator = final_gradient(spec.name + ".accumulator" + suffix,
+                                           bytes_for(shard.count, DType::f32), placement.gradients);
       }
       if (is_tied && options.micro_batches > 1) {
         shard.embedding_accumulator =
             table.transient(spec.name + ".embedding_accumulator" + suffix,
                             bytes_for(shard.count, DType::f32), placement.gradients);
+      }
+      if (keeps_weights) {
+        shard.weights_before = table.persistent(spec.name + ".weights_before" + suffix,
+                                                bytes_for(shard.count, options.dtype), Tier::host);
       }
       module.shards.push_back(shard);
     }
@@ -119,7 +141,8 @@ StateBytes state_bytes(const ModelLayout& layout) {
   StateBytes bytes;
   for (const ModuleObjects& module : layout.modules) {
     bytes.weights += size(module.weights);
-    bytes.gradients += module.shards.front().accumulator ? Bytes(0) : size(module.gradient);
+    bytes.gradients +=
+        module.shards.front().accumulator ? Bytes(0) : size(module.gradients.front());
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
       for (const auto& sum : {shard.accumulator, shard.embedding_accumulator}) {

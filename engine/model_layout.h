@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "engine/accumulation_order.h"
 #include "engine/state_format.h"
+#include "engine/update_mode.h"
 #include "model/model_config.h"
 #include "scheduler/trace.h"
 
@@ -38,12 +39,16 @@ struct Shard {
   /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
   /// of the embedding are summed here, so that the sum does not depend on the order of the passes.
   std::optional<ObjectId> embedding_accumulator;
+  /// Speculative updates: the weights before the update, where no older copy of them is left.
+  std::optional<ObjectId> weights_before;
 };
 
 struct ModuleObjects {
   model::ModuleSpec spec;
-  ObjectId weights{};   ///< packed vector in the compute dtype
-  ObjectId gradient{};  ///< packed gradient of one micro-batch in the compute dtype
+  ObjectId weights{};  ///< packed vector in the compute dtype
+  /// Packed gradient of one micro-batch in the compute dtype. Two take turns where the
+  /// micro-batches follow each other, so that one is accumulated while the next is computed.
+  std::vector<ObjectId> gradients;
   std::vector<Shard> shards;
 };
 
@@ -53,6 +58,8 @@ struct ModelLayout {
   Placement placement;
   StateFormat state;
   AccumulationOrder order = AccumulationOrder::layer_major;
+  UpdateMode update_mode = UpdateMode::after_norm;
+  bool accumulates_on_device = false;  ///< gradients are summed by the compute lane
   std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
   /// under way at once.
@@ -78,7 +85,9 @@ struct LayoutOptions {
   int64_t tokens = 0;  ///< per micro-batch
   int64_t micro_batches = 1;
   AccumulationOrder order = AccumulationOrder::layer_major;
-  Bytes alignment{4096};  ///< of slots
+  UpdateMode update_mode = UpdateMode::after_norm;
+  bool accumulate_on_device = false;  ///< layer_major with a device tier only
+  Bytes alignment{4096};              ///< of slots
 };
 
 /// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever

@@ -40,12 +40,18 @@ float* floats(std::span<std::byte> bytes) {
   return reinterpret_cast<float*>(bytes.data());
 }
 
+/// What the optimizer multiplies a gradient by.
+float gradient_scale(double loss_scale, double clip_divisor) {
+  return static_cast<float>(1.0 / (loss_scale * clip_divisor));
+}
+
 }  // namespace
 
-StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
-                       const ComputeScratch& scratch)
+StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
+                       device::Stream& stream, const ComputeScratch& scratch)
     : layout_(layout),
       network_(network),
+      kernels_(kernels),
       stream_(stream),
       scratch_(scratch),
       measured_(static_cast<size_t>(kStatisticsBlock.count())) {
@@ -62,11 +68,22 @@ OperationBody StepBodies::training(const StepTrace& trace,
   HR_CHECK(static_cast<int64_t>(batches.size()) == numbers.micro_batches,
            "{} batches for {} micro-batches", batches.size(), numbers.micro_batches);
   numbers.losses.assign(batches.size(), 0.0);
-  return [this, &trace, &batches, &numbers](uint32_t operation, UseBytes uses) {
+  // What an update that does not wait for the norm assumes: a finite gradient that is not clipped.
+  const UpdateMode mode = trace.update_mode;
+  HR_CHECK(mode != UpdateMode::during_backward ||
+               (numbers.gradient_clipping == 0 && !numbers.check_finite),
+           "updates during backward cannot wait for the norm");
+  UpdateOptions assumed = numbers.optimizer;
+  assumed.gradient_scale = gradient_scale(numbers.loss_scale, 1);
+  return [this, &trace, &batches, &numbers, mode, assumed](uint32_t operation, UseBytes uses) {
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
-        accumulate(step, uses);
+        if (layout_.accumulates_on_device) {
+          accumulate_on_device(step, uses);
+        } else {
+          accumulate(step, uses);
+        }
         return;
       case StepKind::join_sums:
         join_sums(step, uses);
@@ -78,7 +95,14 @@ OperationBody StepBodies::training(const StepTrace& trace,
         finish_norm(numbers);
         return;
       case StepKind::update:
-        update(step, uses, numbers);
+        if (mode == UpdateMode::after_norm) {
+          update_or_keep(step, uses, numbers);
+          return;
+        }
+        if (mode == UpdateMode::speculative) {
+          set_weights_aside(step, uses);
+        }
+        update(step, uses, assumed, numbers.weights_finite);
         return;
       default:
         break;
@@ -92,6 +116,15 @@ OperationBody StepBodies::training(const StepTrace& trace,
     if (step.kind == StepKind::head_train) {
       stream_.run_on_host([loss = &numbers.losses[m], counted] { *loss /= counted; });
     }
+  };
+}
+
+OperationBody StepBodies::redo(const StepTrace& trace, StepNumbers& numbers) {
+  numbers.weights_finite = true;
+  return [this, &trace, &numbers](uint32_t operation, UseBytes uses) {
+    const StepOperation& step = trace.operations[operation];
+    put_weights_back(step, uses);
+    update_or_keep(step, uses, numbers);
   };
 }
 
@@ -197,15 +230,47 @@ void StepBodies::accumulate(const StepOperation& step, UseBytes uses) {
   }
 }
 
+/// Leaves the gaps between parameters as they are.
+void StepBodies::accumulate_on_device(const StepOperation& step, UseBytes uses) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  const std::byte* gradient = uses[0].data();
+  float* accumulator = floats(uses[1]);
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        const Elements packed = parameter.offset + Elements(first);
+        kernels_.accumulate(stream_, gradient + bytes_for(packed, layout_.dtype).count(),
+                            layout_.dtype, accumulator + at, Elements(count), step.first_gradient);
+      },
+      [](int64_t /*at*/, int64_t /*count*/) {});
+}
+
+void StepBodies::clear_gaps(const StepOperation& step, float* gradient) const {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [](const model::ParameterSpec& /*parameter*/, int64_t /*first*/, int64_t /*at*/,
+         int64_t /*count*/) {},
+      [&](int64_t at, int64_t count) { std::fill_n(gradient + at, count, 0.0F); });
+}
+
 void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
   const Elements count = layout_.modules[step.module].shards[step.shard].count;
   float* const sum = floats(uses[1]);
   device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
+  clear_gaps(step, sum);
   gather_statistics(step, sum);
 }
 
 /// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
 void StepBodies::measure(const StepOperation& step, UseBytes uses) {
+  if (layout_.modules[step.module].shards[step.shard].accumulator) {
+    clear_gaps(step, floats(uses[0]));
+    gather_statistics(step, floats(uses[0]));
+    return;
+  }
   const ModuleObjects& module = layout_.modules[step.module];
   const Shard& shard = module.shards[step.shard];
   const std::byte* gradient = uses[0].data();
@@ -254,7 +319,8 @@ void StepBodies::finish_norm(StepNumbers& numbers) {
   if (numbers.gradient_clipping > 0) {
     divisor = std::max(1.0, (numbers.gradient_norm + 1e-6) / numbers.gradient_clipping);
   }
-  numbers.optimizer.gradient_scale = static_cast<float>(1.0 / (numbers.loss_scale * divisor));
+  numbers.clipped = divisor != 1;
+  numbers.optimizer.gradient_scale = gradient_scale(numbers.loss_scale, divisor);
 }
 
 /// The arrays of a shard whose optimizer state object is at `state` and whose module's packed
@@ -283,16 +349,45 @@ UpdateShard StepBodies::shard_arrays(const Shard& shard, std::byte* state,
   return arrays;
 }
 
-void StepBodies::update(const StepOperation& step, UseBytes uses, StepNumbers& numbers) {
+/// The weights of a shard within its module's packed vector.
+std::span<std::byte> StepBodies::shard_weights(const Shard& shard, UseBytes uses) const {
+  return uses[2].subspan(static_cast<size_t>(bytes_for(shard.first, layout_.dtype).count()),
+                         static_cast<size_t>(bytes_for(shard.count, layout_.dtype).count()));
+}
+
+void StepBodies::set_weights_aside(const StepOperation& step, UseBytes uses) const {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
-  UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
-  if (numbers.skipped) {
-    restore_weights(arrays);  // the object may be written anew in this step
+  if (shard.weights_before) {
+    const std::span<std::byte> weights = shard_weights(shard, uses);
+    std::copy(weights.begin(), weights.end(), uses[3].begin());
+  }
+}
+
+void StepBodies::put_weights_back(const StepOperation& step, UseBytes uses) const {
+  const Shard& shard = layout_.modules[step.module].shards[step.shard];
+  if (shard.weights_before) {
+    const std::span<std::byte> weights = shard_weights(shard, uses);
+    std::copy_n(uses[3].begin(), weights.size(), weights.begin());
+  }
+}
+
+/// With the norm known: an update, or none, where the weights may be written anew all the same.
+void StepBodies::update_or_keep(const StepOperation& step, UseBytes uses, StepNumbers& numbers) {
+  if (!numbers.skipped) {
+    update(step, uses, numbers.optimizer, numbers.weights_finite);
     return;
   }
+  restore_weights(shard_arrays(layout_.modules[step.module].shards[step.shard], uses[0].data(),
+                               uses[2].data()));
+}
+
+void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
+                        bool& weights_finite) {
+  const Shard& shard = layout_.modules[step.module].shards[step.shard];
+  UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
   if (shard.accumulator) {
     arrays.gradient = uses[1].data();
-    numbers.weights_finite &= engine::update(numbers.optimizer, arrays).all_finite;
+    weights_finite &= engine::update(options, arrays).all_finite;
     return;
   }
   // A fresh gradient has nothing in the gaps between parameters; what is there of the state is
@@ -305,7 +400,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, StepNumbers& n
         const Elements packed = parameter.offset + Elements(first);
         part.gradient = gradient + bytes_for(packed, layout_.dtype).count();
         part.gradient_dtype = layout_.dtype;
-        numbers.weights_finite &= engine::update(numbers.optimizer, part).all_finite;
+        weights_finite &= engine::update(options, part).all_finite;
       },
       [](int64_t /*at*/, int64_t /*count*/) {});
 }

@@ -25,7 +25,7 @@ struct ComputeScratch {
 /// Numbers of one optimizer step that the bodies read and write.
 struct StepNumbers {
   // Set before the step.
-  UpdateOptions optimizer;  ///< gradient_scale is set by finish_norm
+  UpdateOptions optimizer;  ///< gradient_scale is set by the step
   double loss_scale = 1;
   double gradient_clipping = 0;  ///< global norm; 0: off
   bool check_finite = true;
@@ -34,6 +34,7 @@ struct StepNumbers {
   // Known after finish_norm.
   double gradient_norm = 0;  ///< unscaled, before clipping
   bool skipped = false;      ///< gradients were not finite: the update leaves every value as it was
+  bool clipped = false;      ///< the norm was above gradient_clipping
   // Known after the step.
   bool weights_finite = true;  ///< of the updated ones
   std::vector<double> losses;  ///< mean per micro-batch
@@ -41,17 +42,19 @@ struct StepNumbers {
 
 /// What the operations of the native model do. Called by the executor: compute operations on the
 /// driver thread (they post to the stream), CPU operations on its worker. Not owned by it: network,
-/// layout, stream. Gradient statistics are summed in blocks of kStatisticsBlock in a fixed order,
-/// so the norm does not depend on shards, placement or schedule.
+/// layout, kernels, stream. Gradient statistics are summed in blocks of kStatisticsBlock in a fixed
+/// order, so the norm does not depend on shards, placement or schedule.
 class StepBodies {
  public:
-  StepBodies(const ModelLayout& layout, model::Network& network, device::Stream& stream,
-             const ComputeScratch& scratch);
+  StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
+             device::Stream& stream, const ComputeScratch& scratch);
 
   /// Body of a training or evaluation trace over these batches (one per micro-batch), which must
   /// stay valid until the run has ended.
   OperationBody training(const StepTrace& trace, const std::vector<model::TokenBatch>& batches,
                          StepNumbers& numbers);
+  /// Body of a redo trace: with the numbers that the speculative training trace has left.
+  OperationBody redo(const StepTrace& trace, StepNumbers& numbers);
   OperationBody evaluation(const StepTrace& trace, const model::TokenBatch& batch,
                            double& loss_sum);
   /// `progress` is called with the elements done so far.
@@ -70,17 +73,25 @@ class StepBodies {
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
   void accumulate(const StepOperation& step, UseBytes uses);
+  void accumulate_on_device(const StepOperation& step, UseBytes uses);
+  void clear_gaps(const StepOperation& step, float* gradient) const;
   void join_sums(const StepOperation& step, UseBytes uses);
   void measure(const StepOperation& step, UseBytes uses);
   void note_block(size_t module, Elements first, const float* gradient, Elements count);
   void gather_statistics(const StepOperation& step, const float* gradient);
   void finish_norm(StepNumbers& numbers);
-  void update(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
+  void update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
+              bool& weights_finite);
+  void update_or_keep(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
+  std::span<std::byte> shard_weights(const Shard& shard, UseBytes uses) const;
+  void set_weights_aside(const StepOperation& step, UseBytes uses) const;
+  void put_weights_back(const StepOperation& step, UseBytes uses) const;
   UpdateShard shard_arrays(const Shard& shard, std::byte* state, std::byte* weights) const;
   void load_shard(const StepOperation& step, UseBytes uses, const model::CheckpointReader& reader);
 
   const ModelLayout& layout_;
   model::Network& network_;
+  device::Kernels& kernels_;
   device::Stream& stream_;
   ComputeScratch scratch_;
   std::vector<std::vector<BlockStatistics>> statistics_;  // [module][block]

@@ -3,6 +3,8 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
+
 namespace headrace::engine {
 
 using scheduler::Access;
@@ -14,9 +16,11 @@ namespace {
 /// Appends operations to a trace, in the words of the model.
 class TraceBuilder {
  public:
-  TraceBuilder(const ModelLayout& layout, const WorkEstimate& work, std::string name)
+  TraceBuilder(const ModelLayout& layout, const WorkEstimate& work, std::string name,
+               UpdateMode mode = UpdateMode::after_norm)
       : layout_(layout), work_(work) {
     result_.trace.name = std::move(name);
+    result_.update_mode = mode;
   }
 
   void embed_forward(int64_t micro_batch) {
@@ -53,8 +57,8 @@ class TraceBuilder {
          compute(weights(layout_.head()), Access::read),
          compute(activation(layout_.layers(), micro_batch), Access::read, true),
          compute(activation_gradient(micro_batch), Access::write),
-         compute(gradient(layout_.norm()), Access::write),
-         compute(gradient(layout_.head()), Access::write)},
+         compute(gradient(layout_.norm(), micro_batch), Access::write),
+         compute(gradient(layout_.head(), micro_batch), Access::write)},
         {.kind = StepKind::head_train, .module = layout_.head(), .micro_batch = micro_batch});
   }
 
@@ -64,7 +68,7 @@ class TraceBuilder {
         {compute(weights(module), Access::read),
          compute(activation(layer, micro_batch), Access::read, true),
          compute(activation_gradient(micro_batch), Access::update),
-         compute(gradient(module), Access::write)},
+         compute(gradient(module, micro_batch), Access::write)},
         {.kind = StepKind::block_backward,
          .module = module,
          .layer = layer,
@@ -74,7 +78,7 @@ class TraceBuilder {
   void embed_backward(int64_t micro_batch) {
     add(Lane::compute, "embed.backward", work_.embed,
         {compute(activation_gradient(micro_batch), Access::read, true),
-         compute(gradient(layout_.embed()), Access::write)},
+         compute(gradient(layout_.embed(), micro_batch), Access::write)},
         {.kind = StepKind::embed_backward, .module = layout_.embed(), .micro_batch = micro_batch});
   }
 
@@ -85,9 +89,7 @@ class TraceBuilder {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
       if (!shards[k].accumulator) {
-        add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(shards[k].count, 2),
-            {update_use(gradient(module), Access::read), norm_use()},
-            {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
+        measure(module, k, update_use(gradient(module, micro_batch), Access::read));
         continue;
       }
       const bool second = to_embedding && shards[k].embedding_accumulator.has_value();
@@ -97,7 +99,10 @@ class TraceBuilder {
               .shard = k,
               .micro_batch = micro_batch,
               .to_embedding = second,
-              .last_gradient = last && !second});
+              .last_gradient = last && !second && !layout_.accumulates_on_device});
+      if (last && !second && layout_.accumulates_on_device) {
+        measure(module, k, update_use(*shards[k].accumulator, Access::update));
+      }
       if (last && second) {
         add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(shards[k].count, 12),
             {update_use(*shards[k].embedding_accumulator, Access::read, true),
@@ -108,20 +113,41 @@ class TraceBuilder {
   }
 
   void finish_norm() {
+    const bool is_read = mode() == UpdateMode::after_norm;
     add(Lane::cpu_optimizer, "gradient_norm", 1e-5,
-        {update_use(layout_.gradient_norm, Access::update)}, {.kind = StepKind::finish_norm});
+        {update_use(layout_.gradient_norm, Access::update, !is_read)},
+        {.kind = StepKind::finish_norm});
   }
 
   void update(size_t module, bool last_of_step) {
     const auto& shards = layout_.modules[module].shards;
     for (size_t k = 0; k < shards.size(); ++k) {
+      const bool speculative = mode() == UpdateMode::speculative;
+      std::vector<Use> uses = update_uses(module, k, speculative);
+      if (speculative && shards[k].weights_before) {
+        uses.push_back(update_use(*shards[k].weights_before, Access::write));
+      } else if (mode() == UpdateMode::after_norm) {
+        uses.push_back(update_use(layout_.gradient_norm, Access::read,
+                                  last_of_step && k + 1 == shards.size()));
+      }
       add(Lane::cpu_optimizer, name_of(module) + ".update", seconds(shards[k].count, 30),
-          {update_use(shards[k].state, Access::update), final_gradient(module, k),
-           update_use(weights(module), weights_access(k)),
-           update_use(layout_.gradient_norm, Access::read, last_of_step && k + 1 == shards.size())},
-          {.kind = StepKind::update, .module = module, .shard = k});
+          std::move(uses), {.kind = StepKind::update, .module = module, .shard = k});
     }
   }
+
+  void redo_update(size_t module) {
+    const auto& shards = layout_.modules[module].shards;
+    for (size_t k = 0; k < shards.size(); ++k) {
+      std::vector<Use> uses = update_uses(module, k, false);
+      if (shards[k].weights_before) {
+        uses.push_back(update_use(*shards[k].weights_before, Access::read, true));
+      }
+      add(Lane::cpu_optimizer, name_of(module) + ".redo_update", seconds(shards[k].count, 30),
+          std::move(uses), {.kind = StepKind::redo_update, .module = module, .shard = k});
+    }
+  }
+
+  UpdateMode mode() const { return result_.update_mode; }
 
   void load(size_t module) {
     const auto& shards = layout_.modules[module].shards;
@@ -150,27 +176,42 @@ class TraceBuilder {
                                                                     : Access::update;
   }
 
+  void measure(size_t module, size_t shard, Use gradient) {
+    add(Lane::cpu_optimizer, name_of(module) + ".measure",
+        seconds(layout_.modules[module].shards[shard].count, 2), {gradient, norm_use()},
+        {.kind = StepKind::measure, .module = module, .shard = shard, .last_gradient = true});
+  }
+
   /// Adds the fresh gradient to one shard's accumulator.
   void add_to(ObjectId accumulator, StepOperation step) {
     const auto& shards = layout_.modules[step.module].shards;
     step.first_gradient = started_.insert(index_of(accumulator)).second;
+    const bool on_device = layout_.accumulates_on_device;
+    const auto use = [&](ObjectId object, Access access, bool discard) {
+      return on_device ? compute(object, access, discard) : update_use(object, access, discard);
+    };
     std::vector<Use> uses = {
-        update_use(gradient(step.module), Access::read, step.shard + 1 == shards.size()),
-        update_use(accumulator, step.first_gradient ? Access::write : Access::update)};
+        use(gradient(step.module, step.micro_batch), Access::read, step.shard + 1 == shards.size()),
+        use(accumulator, step.first_gradient ? Access::write : Access::update, false)};
     if (step.last_gradient) {
       uses.push_back(norm_use());
     }
-    add(Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
-        seconds(shards[step.shard].count, 10), std::move(uses), step);
+    const Elements count = shards[step.shard].count;
+    add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
+        on_device ? static_cast<double>(count.count()) * 10 / work_.device_bytes_per_second
+                  : seconds(count, 10),
+        std::move(uses), step);
   }
 
-  /// The gradient that the update of a shard reads, for the last time.
-  Use final_gradient(size_t module, size_t shard) const {
+  /// State, final gradient and weights of a shard. `keep`: the gradient may be needed again.
+  std::vector<Use> update_uses(size_t module, size_t shard, bool keep) const {
     const auto& shards = layout_.modules[module].shards;
-    if (shards[shard].accumulator) {
-      return update_use(*shards[shard].accumulator, Access::read, true);
-    }
-    return update_use(gradient(module), Access::read, shard + 1 == shards.size());
+    const bool is_last = shard + 1 == shards.size();
+    const auto& accumulator = shards[shard].accumulator;
+    return {update_use(shards[shard].state, Access::update),
+            accumulator ? update_use(*accumulator, Access::read, !keep)
+                        : update_use(gradient(module, 0), Access::read, !keep && is_last),
+            update_use(weights(module), weights_access(shard))};
   }
 
   Use norm_use() {
@@ -186,7 +227,10 @@ class TraceBuilder {
   static Use host(ObjectId id, Access access) { return {id, Tier::host, access, false}; }
 
   ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
-  ObjectId gradient(size_t module) const { return layout_.modules[module].gradient; }
+  ObjectId gradient(size_t module, int64_t micro_batch) const {
+    const auto& gradients = layout_.modules[module].gradients;
+    return gradients[static_cast<size_t>(micro_batch) % gradients.size()];
+  }
   /// Micro-batches that are never under way together share a set.
   size_t set_of(int64_t micro_batch) const {
     return static_cast<size_t>(micro_batch) % layout_.activations.size();
@@ -249,20 +293,33 @@ class Passes {
       // A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
       builder_.accumulate(layout_.head(), m, m == last_ && !layout_.tied());
       builder_.accumulate(layout_.norm(), m, m == last_);
+      if (!layout_.tied()) {
+        update(layout_.head(), m);
+      }
+      update(layout_.norm(), m);
     });
     for (int64_t i = layout_.layers() - 1; i >= 0; --i) {
       each([&](int64_t m) {
         builder_.block_backward(i, m);
         builder_.accumulate(layout_.block(i), m, m == last_);
+        update(layout_.block(i), m);
       });
     }
     each([&](int64_t m) {
       builder_.embed_backward(m);
       builder_.accumulate(layout_.embed(), m, m == last_, true);
+      update(layout_.embed(), m);
     });
   }
 
  private:
+  /// The module's gradient is final after the last micro-batch.
+  void update(size_t module, int64_t micro_batch) {
+    if (micro_batch == last_ && builder_.mode() != UpdateMode::after_norm) {
+      builder_.update(module, false);
+    }
+  }
+
   TraceBuilder& builder_;
   const ModelLayout& layout_;
   int64_t last_;
@@ -270,9 +327,13 @@ class Passes {
 
 }  // namespace
 
-StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
+StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches, UpdateMode mode,
                               const WorkEstimate& work) {
-  TraceBuilder builder(layout, work, "train");
+  HR_CHECK(mode == layout.update_mode || mode == UpdateMode::after_norm,
+           "update mode {} with a layout for {}", static_cast<int>(mode),
+           static_cast<int>(layout.update_mode));
+  TraceBuilder builder(layout, work,
+                       mode == UpdateMode::speculative ? "train.speculative" : "train", mode);
   Passes passes(builder, layout, micro_batches);
   if (layout.order == AccumulationOrder::layer_major) {
     passes.run(0, micro_batches);
@@ -282,8 +343,18 @@ StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
     }
   }
   builder.finish_norm();
+  if (mode == UpdateMode::after_norm) {
+    for (size_t i = 0; i < layout.modules.size(); ++i) {
+      builder.update(i, i + 1 == layout.modules.size());
+    }
+  }
+  return builder.take();
+}
+
+StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work) {
+  TraceBuilder builder(layout, work, "redo_updates");
   for (size_t i = 0; i < layout.modules.size(); ++i) {
-    builder.update(i, i + 1 == layout.modules.size());
+    builder.redo_update(i);
   }
   return builder.take();
 }

@@ -18,9 +18,10 @@ enum class StepKind : uint8_t {
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
   join_sums,    ///< adds one shard's embedding accumulator to its accumulator
-  measure,      ///< statistics of one shard of a gradient that is used as it is
+  measure,      ///< statistics of one shard of a gradient that is final as it has come
   finish_norm,  ///< global norm and clip coefficient are known after it
   update,       ///< optimizer step of one shard
+  redo_update,  ///< the same once more, from the values before the speculative one
   load,         ///< fills weights and optimizer state of one shard from the checkpoint
   save,         ///< hands one module's weights to the checkpoint writer
 };
@@ -39,7 +40,8 @@ struct StepOperation {
 
 struct StepTrace {
   scheduler::Trace trace;
-  std::vector<StepOperation> operations;  ///< parallel to trace.operations
+  std::vector<StepOperation> operations;            ///< parallel to trace.operations
+  UpdateMode update_mode = UpdateMode::after_norm;  ///< of a training trace
 };
 
 /// Estimated seconds of each kind of work, for the schedule only.
@@ -48,13 +50,16 @@ struct WorkEstimate {
   double block_backward = 3e-3;
   double head = 1e-3;
   double embed = 1e-4;
-  double cpu_bytes_per_second = 10e9;  ///< optimizer and accumulation
+  double cpu_bytes_per_second = 10e9;     ///< optimizer and accumulation
+  double device_bytes_per_second = 10e9;  ///< accumulation on the device
 };
 
-/// One optimizer step: `micro_batches` forward and backward passes in the layout's order, then the
-/// update of every shard.
-StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches,
+/// One optimizer step: `micro_batches` forward and backward passes in the layout's order, and the
+/// update of every shard as `mode` says, which the layout must allow: its own, or after_norm.
+StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches, UpdateMode mode,
                               const WorkEstimate& work);
+/// Of a speculative layout: the update of every shard again, with the gradients that the step left.
+StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work);
 /// One forward pass that ends in a loss.
 StepTrace make_evaluation_trace(const ModelLayout& layout, const WorkEstimate& work);
 /// Writes every persistent object once.

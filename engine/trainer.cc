@@ -30,24 +30,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void add(TimeSplit& sum, const TimeSplit& part) {
-  sum.compute += part.compute;
-  sum.cpu_optimizer += part.cpu_optimizer;
-  sum.nvme_read += part.nvme_read;
-  sum.nvme_write += part.nvme_write;
-  sum.host_to_device += part.host_to_device;
-  sum.device_to_host += part.device_to_host;
-  sum.other += part.other;
-  sum.total += part.total;
-}
-
-void add(tiers::TierTraffic& sum, const tiers::TierTraffic& part) {
-  sum.nvme_read += part.nvme_read;
-  sum.nvme_write += part.nvme_write;
-  sum.host_to_device += part.host_to_device;
-  sum.device_to_host += part.device_to_host;
-}
-
 /// The run as it goes: one optimizer step after another, with what hangs on it.
 class Training {
  public:
@@ -215,8 +197,10 @@ class Training {
     summary_.last_loss = report.loss;
     summary_.steps = report.step;
     summary_.tokens += tokens;
-    add(summary_.split, report.engine.run.split);
-    add(summary_.traffic, report.engine.traffic);
+    summary_.split += report.engine.run.split;
+    summary_.traffic += report.engine.traffic;
+    summary_.speculative_steps += report.engine.speculation != Speculation::none ? 1 : 0;
+    summary_.redone_steps += report.engine.speculation == Speculation::redone ? 1 : 0;
     if (report.step > kStepsLearned) {
       prediction_ratios_.push_back(report.seconds / report.engine.predicted_seconds);
     }

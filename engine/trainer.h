@@ -41,6 +41,8 @@ struct StepReport {
 struct TrainSummary {
   int64_t steps = 0;
   int64_t skipped_steps = 0;
+  int64_t speculative_steps = 0;  ///< updated during backward before the norm was known
+  int64_t redone_steps = 0;       ///< of these, with updates that were done again
   bool interrupted = false;
   double first_loss = 0;
   double last_loss = 0;

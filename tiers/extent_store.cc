@@ -62,6 +62,7 @@ class Store final : public ExtentStore {
   void discard(const std::string& name) override;
   void commit(uint64_t generation, const std::map<std::string, std::string>& run_state) override;
   uint64_t generation() const override;
+  void roll_back() override;
   std::vector<std::string> verify() override;
   Bytes bytes_on_disk() const override { return allocator_->bytes_on_disk(); }
   std::vector<std::string> directories() const override;
@@ -254,6 +255,20 @@ void Store::commit(uint64_t generation, const std::map<std::string, std::string>
 uint64_t Store::generation() const {
   const std::lock_guard lock(mutex_);
   return generation_;
+}
+
+void Store::roll_back() {
+  std::vector<StoredValueRef> dropped;  // freed when the lock is no more held
+  const std::lock_guard lock(mutex_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    Entry& entry = it->second;
+    HR_CHECK(!entry.writing, "roll back while object '{}' is being written", it->first);
+    const bool is_scratch = entry.latest != nullptr && !entry.latest->is_persistent();
+    if (!is_scratch) {
+      dropped.push_back(std::exchange(entry.latest, entry.committed));
+    }
+    it = entry.latest == nullptr ? entries_.erase(it) : std::next(it);
+  }
 }
 
 std::vector<std::string> Store::verify() {

@@ -57,6 +57,9 @@ class ExtentStore {
   /// one synced catalog batch with `run_state`. Frees what the previous generation alone held.
   virtual void commit(uint64_t generation, const std::map<std::string, std::string>& run_state) = 0;
   virtual uint64_t generation() const = 0;
+  /// Takes back what has been written to persistent values since the last commit: read() gives the
+  /// committed values again. No write may be in flight.
+  virtual void roll_back() = 0;
 
   /// Checks the checksum of every committed extent; returns sentences naming what is bad.
   virtual std::vector<std::string> verify() = 0;

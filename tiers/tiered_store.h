@@ -72,6 +72,14 @@ struct TierTraffic {
   int64_t nvme_write = 0;
   int64_t host_to_device = 0;
   int64_t device_to_host = 0;
+
+  TierTraffic& operator+=(const TierTraffic& part) {
+    nvme_read += part.nvme_read;
+    nvme_write += part.nvme_write;
+    host_to_device += part.host_to_device;
+    device_to_host += part.device_to_host;
+    return *this;
+  }
 };
 
 /// Objects in the tiers: where each copy lies, in which state, and the movement between adjacent

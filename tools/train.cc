@@ -133,6 +133,10 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
       bytes(summary.traffic.nvme_read), bytes(summary.traffic.nvme_write),
       bytes(summary.traffic.host_to_device), bytes(summary.traffic.device_to_host));
   print_split(summary.split);
+  if (summary.speculative_steps > 0) {
+    fmt::print("  overlap          {} of {} steps updated during backward, {} of them done again\n",
+               summary.speculative_steps, summary.steps, summary.redone_steps);
+  }
   if (summary.gap) {
     print_gap(*summary.gap);
   }

@@ -141,6 +141,14 @@ void CpuKernels::bias_gradient(Stream& stream, const Matrix& dy, void* dbias) {
   stream.run_on_host([=] { cpu::bias_gradient(dy, dbias); });
 }
 
+void CpuKernels::accumulate(Stream& stream, const void* source, DType source_dtype, float* target,
+                            Elements count, bool overwrite) {
+  check_matrix({const_cast<void*>(source), source_dtype, 1, count.count(), count.count()},
+               "accumulate source");
+  check_matrix({target, DType::f32, 1, count.count(), count.count()}, "accumulate target");
+  stream.run_on_host([=] { cpu::accumulate(source, source_dtype, target, count, overwrite); });
+}
+
 void CpuKernels::cast(Stream& stream, const void* source, DType source_dtype, void* target,
                       DType target_dtype, Elements count) {
   check_matrix({const_cast<void*>(source), source_dtype, 1, count.count(), count.count()},

@@ -39,6 +39,8 @@ class CpuKernels : public Kernels {
   void add(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& out) override;
   void add_bias(Stream& stream, const Matrix& x, const void* bias) override;
   void bias_gradient(Stream& stream, const Matrix& dy, void* dbias) override;
+  void accumulate(Stream& stream, const void* source, DType source_dtype, float* target,
+                  Elements count, bool overwrite) override;
   void cast(Stream& stream, const void* source, DType source_dtype, void* target,
             DType target_dtype, Elements count) override;
 

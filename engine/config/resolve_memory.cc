@@ -248,6 +248,7 @@ void Resolver::resolve_headrace() {
                                       ? AccumulationOrder::layer_major
                                       : AccumulationOrder::micro_batch_major;
   }
+  settings.optimizer_overlap = own.optimizer_overlap() == proto::Headrace::exact;
   note_auto("headrace.accumulation_order", "the faster one", "chosen by the plan");
   if (own.has_numa_node()) {
     settings.numa_node = static_cast<int>(own.numa_node());

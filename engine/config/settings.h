@@ -117,6 +117,7 @@ struct Settings {
   Bytes max_shard_size{5'000'000'000};
   uint64_t seed = 42;
   std::optional<AccumulationOrder> accumulation_order;  ///< unset: chosen by the plan
+  bool optimizer_overlap = true;                        ///< update during backward where it helps
   std::optional<int> numa_node;                         ///< unset: all nodes
   std::string run_id;                                   ///< empty: to be made
   std::optional<int64_t> steps_per_print;               ///< unset: the command's choice

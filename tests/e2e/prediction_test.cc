@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTimeError = 0.03;
 constexpr double kBoundShare = 0.95;
-constexpr int kAttempts = 3;  ///< other programs may take the cores for a while
+constexpr int kAttempts = 5;  ///< other programs may take the cores for a while
 
 /// Runs until `good` says so.
 template <class Good>

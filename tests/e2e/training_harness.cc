@@ -49,7 +49,14 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) 
     numbers.loss_scale = settings.loss_scale;
     numbers.gradient_clipping = settings.gradient_clipping;
     numbers.micro_batches = options.memory.micro_batches;
-    engine.train_step(settings.steps[step], numbers);
+    numbers.check_finite = settings.check_finite;
+    if (settings.adjust) {
+      settings.adjust(step, numbers);
+    }
+    const engine::EngineReport report = engine.train_step(settings.steps[step], numbers);
+    if (settings.observe) {
+      settings.observe(report);
+    }
     double loss = 0;
     for (const double part : numbers.losses) {
       loss += part / static_cast<double>(numbers.losses.size());

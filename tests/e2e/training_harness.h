@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ struct CurveSettings {
   engine::OptimizerKind optimizer = engine::OptimizerKind::adam;
   double momentum = 0;  ///< sgd
   double loss_scale = 1;
+  bool check_finite = true;
+  /// Where not empty: changes the numbers of a step before it.
+  std::function<void(size_t step, engine::StepNumbers& numbers)> adjust;
+  /// Where not empty: sees the report of every step.
+  std::function<void(const engine::EngineReport& report)> observe;
 };
 
 /// Trains with the Engine; `options` brings placement, budgets, policy and I/O backend, the rest is

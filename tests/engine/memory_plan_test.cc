@@ -95,7 +95,9 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
   for (const ModuleObjects& module : made.layout.modules) {
     elements += module.spec.count.count();
     EXPECT_TRUE(seen.insert(index_of(module.weights)).second);
-    EXPECT_TRUE(seen.insert(index_of(module.gradient)).second);
+    for (const ObjectId gradient : module.gradients) {
+      EXPECT_TRUE(seen.insert(index_of(gradient)).second);
+    }
     Elements next;
     for (const Shard& shard : module.shards) {
       EXPECT_EQ(shard.first, next);
@@ -272,6 +274,91 @@ TEST(StepTrace, EveryModuleIsUpdatedOnceAndEveryGradientAccumulated) {
     EXPECT_EQ(accumulations[m], m == made.layout.embed() ? 4 : 2);
     EXPECT_EQ(last[m], 1);
   }
+}
+
+/// Operations of one kind by module, with their positions.
+std::map<size_t, std::vector<size_t>> positions_of(const StepTrace& trace, StepKind kind) {
+  std::map<size_t, std::vector<size_t>> found;
+  for (size_t i = 0; i < trace.operations.size(); ++i) {
+    if (trace.operations[i].kind == kind) {
+      found[trace.operations[i].module].push_back(i);
+    }
+  }
+  return found;
+}
+
+TEST(StepTrace, OverlappedUpdatesFollowTheLastGradientOfTheirModule) {
+  for (const bool tied : {false, true}) {
+    for (const int64_t micro_batches : {1, 3}) {
+      MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+      request.micro_batches = micro_batches;
+      request.accumulation_order = AccumulationOrder::layer_major;
+      const MemoryPlan made = plan(small_model(tied), DType::bf16, request);
+      ASSERT_EQ(made.layout.update_mode, UpdateMode::speculative);
+      const StepTrace& trace = *made.speculative;
+      std::map<size_t, size_t> final_at;
+      for (size_t i = 0; i < trace.operations.size(); ++i) {
+        if (trace.operations[i].last_gradient) {
+          final_at[trace.operations[i].module] = i;
+        }
+      }
+      const auto updates = positions_of(trace, StepKind::update);
+      const auto backward = positions_of(trace, StepKind::block_backward);
+      const size_t norm = positions_of(trace, StepKind::finish_norm).begin()->second.front();
+      ASSERT_EQ(updates.size(), made.layout.modules.size());
+      for (const auto& [module, positions] : updates) {
+        EXPECT_GT(positions.front(), final_at.at(module));
+        EXPECT_LT(positions.back(), norm);
+      }
+      // The last block's updates come before the first block's backward.
+      EXPECT_LT(updates.at(made.layout.block(made.layout.layers() - 1)).back(),
+                backward.at(made.layout.block(0)).front());
+    }
+  }
+}
+
+TEST(StepTrace, ARedoFindsWhatASpeculativeStepHasRead) {
+  for (const std::optional<Tier> weights : {std::optional(Tier::nvme), std::optional(Tier::host)}) {
+    const MemoryPlan made =
+        plan(small_model(false), DType::bf16, request_of(weights, Tier::nvme, true));
+    ASSERT_TRUE(made.redo.has_value());
+    std::map<uint32_t, bool> is_alive;  // after the speculative step
+    for (const auto& operation : made.speculative->trace.operations) {
+      for (const scheduler::Use& use : operation.uses) {
+        is_alive[index_of(use.object)] = !use.discard_after;
+      }
+    }
+    std::set<std::pair<size_t, size_t>> redone;
+    for (size_t i = 0; i < made.redo->operations.size(); ++i) {
+      const StepOperation& step = made.redo->operations[i];
+      EXPECT_TRUE(redone.insert({step.module, step.shard}).second);
+      const auto& uses = made.redo->trace.operations[i].uses;
+      for (const scheduler::Use& use : uses) {
+        EXPECT_TRUE(is_alive.at(index_of(use.object)));
+      }
+      // On nvme the old weights are still there; in the host they have been set aside.
+      EXPECT_EQ(uses.size(), weights == Tier::host ? 4U : 3U);
+    }
+    size_t shards = 0;
+    for (const ModuleObjects& module : made.layout.modules) {
+      shards += module.shards.size();
+    }
+    EXPECT_EQ(redone.size(), shards);
+  }
+}
+
+TEST(MemoryPlan, UpdatesOverlapWhereTheyCanBeTakenBack) {
+  const auto mode = [](std::optional<Tier> optimizer, bool needs_norm, bool overlap) {
+    MemoryRequest request = request_of(Tier::host, optimizer, true);
+    request.updates_need_norm = needs_norm;
+    request.optimizer_overlap = overlap;
+    return plan(small_model(false), DType::bf16, request).layout.update_mode;
+  };
+  EXPECT_EQ(mode(Tier::nvme, true, true), UpdateMode::speculative);
+  EXPECT_EQ(mode(Tier::nvme, false, true), UpdateMode::during_backward);
+  EXPECT_EQ(mode(Tier::host, false, true), UpdateMode::during_backward);
+  EXPECT_EQ(mode(Tier::host, true, true), UpdateMode::after_norm) << "no old values are kept";
+  EXPECT_EQ(mode(Tier::nvme, true, false), UpdateMode::after_norm);
 }
 
 }  // namespace

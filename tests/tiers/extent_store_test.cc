@@ -177,6 +177,49 @@ TEST_F(ExtentStoreTest, ReusesTheSpaceOfSupersededValues) {
   expect_value("p", 4 << 20, 120);
 }
 
+TEST_F(ExtentStoreTest, RollBackGivesTheCommittedValues) {
+  make(1);
+  write("rewritten", 4 << 20, 1, true);
+  write("discarded", 8192, 2, true);
+  write("scratch", 8192, 3, false);
+  store_->commit(1, {});
+  write("rewritten", 4 << 20, 4, true);
+  write("new", 8192, 5, true);
+  store_->discard("discarded");
+  store_->roll_back();
+  expect_value("rewritten", 4 << 20, 1);
+  expect_value("discarded", 8192, 2);
+  expect_value("scratch", 8192, 3);
+  EXPECT_FALSE(store_->contains("new"));
+  const auto committed = catalog().objects;
+  store_->commit(2, {});
+  EXPECT_EQ(catalog().objects.size(), committed.size());
+  EXPECT_EQ(catalog().objects.at("rewritten").generation, 1U) << "nothing new to commit";
+}
+
+TEST_F(ExtentStoreTest, RollBackGivesTheSpaceBack) {
+  make(1);
+  write("p", 4 << 20, 1, true);
+  store_->commit(1, {});
+  for (uint64_t i = 2; i < 20; ++i) {
+    write("p", 4 << 20, i, true);
+    store_->roll_back();
+  }
+  EXPECT_LE(store_->bytes_on_disk(), Bytes(16 << 20));
+  expect_value("p", 4 << 20, 1);
+}
+
+TEST_F(ExtentStoreTest, RollBackWaitsForNoWrite) {
+  make(1);
+  const test::Buffer buffer(4096);
+  io_->close_gate();
+  const Completion written = store_->write("a", buffer.bytes(), true, aio::IoClass::write_back);
+  EXPECT_THROW(store_->roll_back(), InternalError);
+  io_->open_gate();
+  written.wait();
+  EXPECT_TRUE(store_->contains("a"));
+}
+
 TEST_F(ExtentStoreTest, VerifyNamesWhatIsBad) {
   make(2);
   write("good", 3 << 20, 1, true);
