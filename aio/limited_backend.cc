@@ -87,18 +87,16 @@ void LimitedBackend::send_due(Clock::time_point now) {
 }
 
 size_t LimitedBackend::take_due(std::span<PartCompletion> ready, Clock::time_point now) {
-  const auto is_later = [](const Ended& a, const Ended& b) { return a.due > b.due; };
   size_t count = 0;
-  while (count < ready.size() && !ended_.empty() && ended_.front().due <= now) {
-    ready[count++] = ended_.front().completion;
-    std::pop_heap(ended_.begin(), ended_.end(), is_later);
-    ended_.pop_back();
+  while (count < ready.size() && !ended_.empty() && ended_.top().due <= now) {
+    ready[count++] = ended_.top().completion;
+    ended_.pop();
   }
   return count;
 }
 
 LimitedBackend::Clock::time_point LimitedBackend::next_event() const {
-  Clock::time_point next = ended_.empty() ? Clock::time_point::max() : ended_.front().due;
+  Clock::time_point next = ended_.empty() ? Clock::time_point::max() : ended_.top().due;
   for (const std::deque<Waiting>& waiting : waiting_) {
     if (!waiting.empty()) {
       next = std::min(next, waiting.front().begin - kLead);
@@ -108,7 +106,6 @@ LimitedBackend::Clock::time_point LimitedBackend::next_event() const {
 }
 
 size_t LimitedBackend::reap(std::span<PartCompletion> ready) {
-  const auto is_later = [](const Ended& a, const Ended& b) { return a.due > b.due; };
   Clock::time_point now = Clock::now();
   send_due(now);
   if (const size_t count = take_due(ready, now); count > 0) {
@@ -117,8 +114,7 @@ size_t LimitedBackend::reap(std::span<PartCompletion> ready) {
   timer_.set(next_event());
   const size_t reaped = backend_->reap(reaped_);
   for (size_t i = 0; i < reaped; ++i) {
-    ended_.push_back({reaped_[i], due_[reaped_[i].token]});
-    std::push_heap(ended_.begin(), ended_.end(), is_later);
+    ended_.push({reaped_[i], due_[reaped_[i].token]});
   }
   now = Clock::now();
   send_due(now);

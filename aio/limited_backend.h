@@ -4,8 +4,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <queue>
 #include <string>
 #include <thread>
 #include <vector>
@@ -79,6 +81,8 @@ class LimitedBackend : public Backend {
   struct Ended {
     PartCompletion completion;
     Clock::time_point due;
+
+    bool operator>(const Ended& other) const { return due > other.due; }
   };
 
   void send_due(Clock::time_point now);
@@ -90,7 +94,7 @@ class LimitedBackend : public Backend {
   std::array<RateLane, 2> lanes_;               ///< by operation
   std::array<std::deque<Waiting>, 2> waiting_;  ///< by operation; in order of their turn
   std::vector<Clock::time_point> due_;          ///< by token, of parts under way
-  std::vector<Ended> ended_;                    ///< a heap, the earliest on top
+  std::priority_queue<Ended, std::vector<Ended>, std::greater<>> ended_;  ///< earliest on top
   std::vector<PartRequest> batch_;
   std::vector<PartCompletion> reaped_;
   WakeTimer timer_;  ///< last: it stops before the backend goes

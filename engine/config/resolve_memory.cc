@@ -292,6 +292,18 @@ void Resolver::resolve_compute() {
         "headrace.device_memory: with headrace.compute = host there is no device tier; remove one "
         "of the two");
   }
+  note_idle_limits();
+}
+
+void Resolver::note_idle_limits() {
+  const Settings& settings = result_.settings;
+  if (settings.link_limit && settings.compute == ComputePlace::host) {
+    note(LogLevel::info, "headrace.link_limit: has no effect, there is no device tier");
+  }
+  if ((settings.aio.read_limit || settings.aio.write_limit) && !settings.offload.uses_nvme()) {
+    note(LogLevel::info,
+         "headrace.nvme_read_limit and nvme_write_limit: have no effect, nothing goes to nvme");
+  }
 }
 
 }  // namespace headrace::engine

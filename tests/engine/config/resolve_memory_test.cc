@@ -187,6 +187,10 @@ TEST(ResolveLimits, AreBytesPerSecond) {
   EXPECT_EQ(own.aio.read_limit, Bytes(500'000'000));
   EXPECT_EQ(own.aio.write_limit, 2 * kMiB);
   EXPECT_EQ(own.link_limit, kGiB);
+  EXPECT_THAT(texts(resolve_text(file_with(R"("headrace": {"link_limit": "1GiB"})"), {})),
+              Contains(HasSubstr("headrace.link_limit: has no effect")));
+  EXPECT_THAT(texts(resolve_text(file_with(R"("headrace": {"nvme_write_limit": "1GiB"})"), {})),
+              Contains(HasSubstr("nvme_write_limit: have no effect")));
   EXPECT_THAT(problem_of(file_with(R"("headrace": {"nvme_read_limit": 500})")),
               HasSubstr("headrace.nvme_read_limit"));
   const EngineOptions options = make_engine_options(own, 64);
