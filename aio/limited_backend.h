@@ -49,8 +49,6 @@ class WakeTimer {
 class LimitedBackend : public Backend {
  public:
   LimitedBackend(std::unique_ptr<Backend> backend, const IoLimits& limits);
-  LimitedBackend(const LimitedBackend&) = delete;
-  LimitedBackend& operator=(const LimitedBackend&) = delete;
 
   static constexpr std::chrono::milliseconds kLead{20};
 
