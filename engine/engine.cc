@@ -66,7 +66,8 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
                                                 options.vocab_tile)),
       plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
                              estimate_work(*network_), options.memory)),
-      policy_(make_policy(options, plan_.layout)) {
+      policy_(make_policy(options, plan_.layout)),
+      rates_(options.memory.rates) {
   allocate_memory(options);
   open_store(options);
   compute_stream_ = device_->create_stream("hr-compute");

@@ -176,6 +176,7 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) 
   options.state = input.request.state;
   options.tokens = input.shape.tokens();
   options.micro_batches = input.request.micro_batches;
+  options.fp32_gradients = input.request.fp32_gradients;
   options.order = order.accumulation;
   options.update_mode = order.updates;
   options.accumulate_on_device = order.accumulate_on_device;
@@ -306,8 +307,9 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, 
 }
 
 /// What the first step takes at assumed rates; of a plan that can speculate, one that does.
-double predicted_seconds(const MemoryPlan& plan) {
+double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
   scheduler::CompileInput compile;
+  compile.rates = rates;
   compile.trace = plan.speculative ? &plan.speculative->trace : &plan.training.trace;
   compile.objects = &plan.layout.objects;
   compile.budgets.device = plan.device_arena;
@@ -318,7 +320,7 @@ double predicted_seconds(const MemoryPlan& plan) {
 
 /// The first of the plans, which are in order of preference, that is about as fast as the fastest:
 /// the rates are assumed.
-MemoryPlan fastest(std::vector<MemoryPlan> plans) {
+MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
   constexpr double kAboutAsFast = 1.1;
   if (plans.size() == 1) {
     return std::move(plans.front());
@@ -326,7 +328,7 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans) {
   std::vector<double> seconds;
   seconds.reserve(plans.size());
   for (const MemoryPlan& plan : plans) {
-    seconds.push_back(predicted_seconds(plan));
+    seconds.push_back(predicted_seconds(plan, rates));
   }
   const double least = *std::min_element(seconds.begin(), seconds.end());
   const auto chosen = std::find_if(seconds.begin(), seconds.end(),
@@ -348,7 +350,7 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
     }
   }
   HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
-  MemoryPlan plan = fastest(std::move(plans));
+  MemoryPlan plan = fastest(std::move(plans), request.rates);
   plan.minimum_device = smallest.minimum_device;
   plan.minimum_host = smallest.minimum_host;
   return plan;

@@ -28,6 +28,8 @@ struct MemoryRequest {
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
+  scheduler::Rates rates;  ///< by which orders are compared, until they are measured
+  bool fp32_gradients = false;    ///< sums of gradients are not rounded to the compute dtype
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.

@@ -84,8 +84,12 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
     const bool sums = options.micro_batches > 1 || is_tied;
     // A fresh gradient passes down to where it is accumulated or used.
     const Bytes gradient_size = bytes_for(spec.count, options.dtype);
+    const bool rounds = sums && options.dtype != DType::f32 && !options.fp32_gradients;
+    if (!sums || rounds) {
+      module.packed_gradient = final_gradient(spec.name + ".gradient", gradient_size, gradients);
+    }
     if (!sums) {
-      module.gradients = {final_gradient(spec.name + ".gradient", gradient_size, gradients)};
+      module.gradients = {*module.packed_gradient};
     }
     const bool in_turns = options.order == AccumulationOrder::layer_major &&
                           options.micro_batches > 1 && !options.accumulate_on_device;
@@ -101,8 +105,10 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
       shard.state = table.persistent(spec.name + ".optimizer" + suffix,
                                      layout.state.offsets(shard.count).size, placement.optimizer);
       if (sums) {
-        shard.accumulator = final_gradient(spec.name + ".accumulator" + suffix,
-                                           bytes_for(shard.count, DType::f32), placement.gradients);
+        const std::string name = spec.name + ".accumulator" + suffix;
+        const Bytes size = bytes_for(shard.count, DType::f32);
+        shard.accumulator = rounds ? table.transient(name, size, placement.gradients)
+                                   : final_gradient(name, size, placement.gradients);
       }
       if (is_tied && options.micro_batches > 1) {
         shard.embedding_accumulator =
@@ -141,12 +147,15 @@ StateBytes state_bytes(const ModelLayout& layout) {
   StateBytes bytes;
   for (const ModuleObjects& module : layout.modules) {
     bytes.weights += size(module.weights);
-    bytes.gradients +=
-        module.shards.front().accumulator ? Bytes(0) : size(module.gradients.front());
+    // Sums that are rounded are alive all at once in one order only.
+    const bool is_packed =
+        module.packed_gradient &&
+        (layout.order == AccumulationOrder::layer_major || !module.shards.front().accumulator);
+    bytes.gradients += is_packed ? size(*module.packed_gradient) : Bytes(0);
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
       for (const auto& sum : {shard.accumulator, shard.embedding_accumulator}) {
-        bytes.gradients += sum ? size(*sum) : Bytes(0);
+        bytes.gradients += sum && !is_packed ? size(*sum) : Bytes(0);
       }
     }
   }

@@ -79,7 +79,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
-        if (layout_.accumulates_on_device) {
+        if (step.on_device) {
           accumulate_on_device(step, uses);
         } else {
           accumulate(step, uses);
@@ -87,6 +87,9 @@ OperationBody StepBodies::training(const StepTrace& trace,
         return;
       case StepKind::join_sums:
         join_sums(step, uses);
+        return;
+      case StepKind::round_sum:
+        round_sum(step, uses);
         return;
       case StepKind::measure:
         measure(step, uses);
@@ -260,13 +263,35 @@ void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
   const Elements count = layout_.modules[step.module].shards[step.shard].count;
   float* const sum = floats(uses[1]);
   device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
-  clear_gaps(step, sum);
-  gather_statistics(step, sum);
+  if (step.last_gradient) {
+    clear_gaps(step, sum);
+    gather_statistics(step, sum);
+  }
+}
+
+/// Leaves the gaps between parameters as they are.
+void StepBodies::round_sum(const StepOperation& step, UseBytes uses) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  const float* sum = floats(uses[0]);
+  std::byte* const rounded = uses[1].data();
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        std::byte* const target =
+            rounded + bytes_for(parameter.offset + Elements(first), layout_.dtype).count();
+        if (step.on_device) {
+          kernels_.cast(stream_, sum + at, DType::f32, target, layout_.dtype, Elements(count));
+        } else {
+          device::cpu::cast(sum + at, DType::f32, target, layout_.dtype, Elements(count));
+        }
+      },
+      [](int64_t /*at*/, int64_t /*count*/) {});
 }
 
 /// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
 void StepBodies::measure(const StepOperation& step, UseBytes uses) {
-  if (layout_.modules[step.module].shards[step.shard].accumulator) {
+  if (!layout_.modules[step.module].packed_gradient) {
     clear_gaps(step, floats(uses[0]));
     gather_statistics(step, floats(uses[0]));
     return;
@@ -385,7 +410,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
                         bool& weights_finite) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
-  if (shard.accumulator) {
+  if (!layout_.modules[step.module].packed_gradient) {
     arrays.gradient = uses[1].data();
     weights_finite &= engine::update(options, arrays).all_finite;
     return;

@@ -35,6 +35,7 @@ class Resolver {
   void override_batch(std::optional<int64_t>& train, std::optional<int64_t>& micro,
                       std::optional<int64_t>& accumulation);
   void resolve_dtype();
+  void resolve_gradient_dtype();
   void resolve_loss_scale();
   void resolve_optimizer();
   void resolve_state();

@@ -99,6 +99,7 @@ struct Settings {
   DType dtype = DType::f32;  ///< of weights, activations and fresh gradients
   UpdateOptions optimizer;   ///< step and gradient_scale are set for each step, lr by the schedule
   StateRequest state;
+  bool fp32_gradients = false;  ///< sums of micro-batches stay in fp32 after the step's last one
   SchedulerSettings scheduler;
   LossScaleSettings loss_scale;
   double gradient_clipping = 1;      ///< largest global norm; 0: off

@@ -2,6 +2,9 @@
 // place of weights and masters.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/random.h"
 #include "e2e/training_harness.h"
 #include "model/checkpoint.h"
@@ -163,6 +166,29 @@ TEST_P(Overlap, WithoutANormToWaitForChangesNoBit) {
     options.memory.updates_need_norm = false;
     EXPECT_EQ(train_curve(settings, options), reference);
   }
+}
+
+/// Sums of gradients that stay in fp32, in every order and place.
+TEST(Fp32Sums, PlacementChangesNoBit) {
+  const test::TemporaryFolder folder;
+  model::init_model(small_model(true), DType::f32, 3, folder.path());
+  test::CurveSettings settings = curve_settings(folder.path(), DType::bf16, 3);
+  settings.steps.resize(4);
+  const auto options = [](const char* name, bool overlap, bool fp32) {
+    const auto* variant =
+        std::find_if(std::begin(kVariants), std::end(kVariants),
+                     [&](const Variant& each) { return std::string_view(each.name) == name; });
+    engine::EngineOptions result = options_of(*variant, overlap);
+    result.memory.fp32_gradients = fp32;
+    return result;
+  };
+  const test::Curve reference = train_curve(settings, options("all on nvme", false, true));
+  for (const char* name : {"all on nvme", "all on nvme, no device tier", "micro-batch-major"}) {
+    EXPECT_EQ(train_curve(settings, options(name, true, true)), reference) << name;
+  }
+  const test::Curve rounded = train_curve(settings, options("all on nvme", true, false));
+  EXPECT_NE(rounded.weights, reference.weights);
+  EXPECT_NEAR(rounded.losses.back(), reference.losses.back(), 1e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Overlap,
