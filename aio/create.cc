@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "aio/engine.h"
+#include "aio/limited_backend.h"
 #include "aio/simulated_backend.h"
 #include "aio/thread_pool_backend.h"
 #include "aio/uring_backend.h"
@@ -28,6 +29,14 @@ void check(const IoEngineOptions& options) {
   if (options.queue_depth < 1 || options.queue_depth > kDepthMax) {
     throw InputError(fmt::format("I/O queue depth (aio.queue_depth) is {}: use 1 to {}",
                                  options.queue_depth, kDepthMax));
+  }
+  const IoLimits& limits = options.limits;
+  if (limits.read_bytes_per_second < 0 || limits.write_bytes_per_second < 0 ||
+      limits.latency.count() < 0) {
+    throw InputError(fmt::format(
+        "I/O limits (headrace.nvme_read_limit, headrace.nvme_write_limit) are {} and "
+        "{} bytes per second, latency {} ns: use values above 0, or 0 for no limit",
+        limits.read_bytes_per_second, limits.write_bytes_per_second, limits.latency.count()));
   }
   if (options.threads < 1 || options.threads > kThreadsMax) {
     throw InputError(fmt::format("I/O threads are {}: use 1 to {}", options.threads, kThreadsMax));
@@ -67,6 +76,9 @@ const char* to_string(SubmissionMode mode) {
 std::unique_ptr<IoEngine> create_engine_with_backend(std::unique_ptr<Backend> backend,
                                                      const IoEngineOptions& options) {
   check(options);
+  if (options.limits.any()) {
+    backend = std::make_unique<LimitedBackend>(std::move(backend), options.limits);
+  }
   return std::make_unique<Engine>(std::move(backend), options);
 }
 

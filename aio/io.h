@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,6 +46,17 @@ enum class SubmissionMode : uint8_t {
 /// "interrupt", "sq_poll", "io_poll".
 const char* to_string(SubmissionMode mode);
 
+/// Rates and latency that an engine keeps below its drive's own, all paths together.
+struct IoLimits {
+  double read_bytes_per_second = 0;     ///< 0: no limit
+  double write_bytes_per_second = 0;    ///< 0: no limit
+  std::chrono::nanoseconds latency{0};  ///< added to every transfer of one block
+
+  bool any() const {
+    return read_bytes_per_second > 0 || write_bytes_per_second > 0 || latency.count() > 0;
+  }
+};
+
 struct IoEngineOptions {
   BackendKind backend = BackendKind::io_uring;  ///< falls back to thread_pool with one log line why
   Bytes block_size{1 << 20};                    ///< a request is cut into parts of this size
@@ -54,6 +66,7 @@ struct IoEngineOptions {
   bool direct = true;  ///< O_DIRECT; falls back to buffered with one log line where refused
   int threads = 8;     ///< of the thread pool backend
   SubmissionMode submission = SubmissionMode::interrupt;
+  IoLimits limits;
 };
 
 struct IoStatistics {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "device/limited_stream.h"
 #include "tiers/thread_binding.h"
 
 namespace headrace::engine {
@@ -67,12 +68,13 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
       plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
                              estimate_work(*network_), options.memory)),
       policy_(make_policy(options, plan_.layout)),
-      rates_(options.memory.rates) {
+      rates_(options.memory.rates),
+      compute_stream_(device_->create_stream("hr-compute")),
+      pace_(options.least_seconds, *compute_stream_) {
   allocate_memory(options);
   open_store(options);
-  compute_stream_ = device_->create_stream("hr-compute");
-  down_stream_ = device_->create_stream("hr-to-device");
-  up_stream_ = device_->create_stream("hr-to-host");
+  down_stream_ = create_copy_stream("hr-to-device", options.link_limit);
+  up_stream_ = create_copy_stream("hr-to-host", options.link_limit);
   tiers::TieredStore::Parts parts;
   parts.device_arena = device_arena_.get();
   parts.host_arena = host_arena_.get();
@@ -128,6 +130,11 @@ void Engine::open_store(const EngineOptions& options) {
   extents_ = tiers::ExtentStore::create(store, io_);
 }
 
+std::unique_ptr<device::Stream> Engine::create_copy_stream(const char* name, double limit) {
+  auto stream = device_->create_stream(name);
+  return limit > 0 ? device::make_limited_stream(std::move(stream), limit) : std::move(stream);
+}
+
 void Engine::add_objects() {
   for (size_t i = 0; i < plan_.layout.objects.size(); ++i) {
     const scheduler::ObjectFacts& object = plan_.layout.objects[i];
@@ -172,7 +179,11 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   const scheduler::Schedule& schedule = cached->schedule;
   const tiers::TierTraffic before = store_->traffic();
   EngineReport report;
-  report.run = executor_->run(trace.trace, schedule, body);
+  report.planned = {schedule.nvme_read.count(), schedule.nvme_write.count(),
+                    schedule.host_to_device.count(), schedule.device_to_host.count()};
+  report.predicted_seconds =
+      scheduler::simulate(compile_input(trace, residency_), schedule).seconds;
+  report.run = executor_->run(trace.trace, schedule, pace_.wrap(trace.trace, body));
   const tiers::TierTraffic after = store_->traffic();
   report.traffic.nvme_read = after.nvme_read - before.nvme_read;
   report.traffic.nvme_write = after.nvme_write - before.nvme_write;
@@ -216,9 +227,7 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
   const bool speculate = should_speculate(numbers);
   StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
   EngineReport report = run(trace, bodies_->training(trace, batches, numbers));
-  if (learned_.insert(&trace).second) {
-    learn_rates(trace, report);
-  }
+  report.predicted_seconds += learned_[&trace].commit_seconds();
   if (speculate) {
     report.speculation = Speculation::held;
     if (numbers.clipped || numbers.skipped) {
@@ -230,7 +239,7 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
     last_was_unclipped_ = !numbers.clipped;
   }
   ++generation_;
-  commit(numbers, report);
+  learn(trace, report, commit(numbers, report));
   return report;
 }
 
@@ -253,6 +262,8 @@ void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
     report.run.busy[lane] += redo.run.busy[lane];
   }
   report.traffic += redo.traffic;
+  report.planned += redo.planned;
+  report.predicted_seconds += redo.predicted_seconds;
 }
 
 /// Takes what is on nvme back to the last commit, and the copies above it away.
@@ -267,15 +278,17 @@ void Engine::forget_changes() {
   });
 }
 
-void Engine::commit(const StepNumbers& numbers, EngineReport& report) {
+/// Returns the seconds that it took.
+double Engine::commit(const StepNumbers& numbers, EngineReport& report) {
   if (extents_ == nullptr) {
-    return;
+    return 0;
   }
   const auto begin = std::chrono::steady_clock::now();
   extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
   const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
   report.run.split.nvme_write += sync.count();
   report.run.split.total += sync.count();
+  return sync.count();
 }
 
 double Engine::evaluate(const model::TokenBatch& batch) {
@@ -288,27 +301,16 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
   run(plan_.save, bodies_->save(plan_.save, writer, progress));
 }
 
-/// Takes the measured durations of a trace's first run as the estimates of the later ones, and the
-/// rates of the first of all.
-void Engine::learn_rates(StepTrace& trace, const EngineReport& report) {
-  for (size_t i = 0; i < trace.trace.operations.size(); ++i) {
-    trace.trace.operations[i].seconds = report.run.operation_seconds[i];
+/// What was measured replaces the estimates. Later steps only refine what is predicted: schedules
+/// are compiled anew after a trace's first run and after its second, the first one in warm memory.
+void Engine::learn(StepTrace& trace, const EngineReport& report, double commit_seconds) {
+  LearnedCosts& costs = learned_[&trace];
+  costs.note(report.run, commit_seconds);
+  if (costs.steps() <= 2) {
+    schedules_.clear();
   }
-  schedules_.erase(&trace);
-  if (learned_.size() > 1) {
-    return;
-  }
-  const auto rate = [&](scheduler::Lane lane, int64_t bytes, double& value) {
-    const double busy = report.run.busy[static_cast<size_t>(lane)];
-    if (bytes > 0 && busy > 0) {
-      value = static_cast<double>(bytes) / busy;
-    }
-  };
-  rate(scheduler::Lane::nvme_read, report.traffic.nvme_read, rates_.nvme_read);
-  rate(scheduler::Lane::nvme_write, report.traffic.nvme_write, rates_.nvme_write);
-  rate(scheduler::Lane::host_to_device, report.traffic.host_to_device, rates_.host_to_device);
-  rate(scheduler::Lane::device_to_host, report.traffic.device_to_host, rates_.device_to_host);
-  schedules_.clear();
+  costs.apply_to(trace.trace);
+  costs.apply_to(rates_);
 }
 
 std::string Engine::host_description() const {

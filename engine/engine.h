@@ -4,14 +4,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "aio/io.h"
 #include "device/device.h"
 #include "engine/executor.h"
+#include "engine/learned_costs.h"
 #include "engine/memory_plan.h"
+#include "engine/paced_body.h"
 #include "engine/step_bodies.h"
 #include "model/checkpoint.h"
 #include "model/network.h"
@@ -42,6 +43,8 @@ struct EngineOptions {
   Bytes nvme_budget;
   bool verify_reads = true;
   bool nvme_prewrite = false;
+  double link_limit = 0;       ///< bytes per second between host and device, each way; 0: none
+  LeastSeconds least_seconds;  ///< empty: operations take what they take
 };
 
 /// What became of a step's updates during backward.
@@ -57,6 +60,9 @@ struct EngineReport {
   Speculation speculation = Speculation::none;
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
+  tiers::TierTraffic planned;  ///< bytes that the schedule moves
+  /// What the simulation of the schedule gave before the run, with the costs known then.
+  double predicted_seconds = 0;
 };
 
 /// The last training schedule beside what none could beat, at the rates measured in this run.
@@ -110,6 +116,7 @@ class Engine {
 
   void allocate_memory(const EngineOptions& options);
   void open_store(const EngineOptions& options);
+  std::unique_ptr<device::Stream> create_copy_stream(const char* name, double limit);
   void add_objects();
   scheduler::CompileInput compile_input(const StepTrace& trace,
                                         std::vector<scheduler::Residency> initial) const;
@@ -118,8 +125,8 @@ class Engine {
   bool should_speculate(const StepNumbers& numbers) const;
   void redo_updates(StepNumbers& numbers, EngineReport& report);
   void forget_changes();
-  void commit(const StepNumbers& numbers, EngineReport& report);
-  void learn_rates(StepTrace& trace, const EngineReport& report);
+  double commit(const StepNumbers& numbers, EngineReport& report);
+  void learn(StepTrace& trace, const EngineReport& report, double commit_seconds);
 
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<model::Network> network_;
@@ -140,13 +147,14 @@ class Engine {
   std::unique_ptr<device::Stream> up_stream_;
   std::unique_ptr<tiers::TieredStore> store_;
   std::unique_ptr<StepBodies> bodies_;
+  Pace pace_;
   std::unique_ptr<Executor> executor_;
 
   std::vector<scheduler::Residency> residency_;
   std::map<const StepTrace*, std::vector<std::shared_ptr<const CachedSchedule>>> schedules_;
   std::shared_ptr<const CachedSchedule> last_training_;
   const StepTrace* last_trace_ = nullptr;  ///< of last_training_
-  std::set<const StepTrace*> learned_;     ///< traces with measured durations
+  std::map<const StepTrace*, LearnedCosts> learned_;
   bool last_was_unclipped_ = false;
   uint64_t generation_ = 0;
 };

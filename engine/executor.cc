@@ -119,6 +119,7 @@ class Executor::Run {
     dependents_.resize(count);
     state_.resize(count, State::waiting);
     begin_.resize(count);
+    could_begin_.resize(count);
     leases_.resize(count);
     may_start_.resize(count, false);
     report_.operation_seconds.resize(trace.operations.size());
@@ -140,6 +141,7 @@ class Executor::Run {
   RunReport run() {
     start_ = Clock::now();
     accounted_until_ = start_;
+    std::fill(could_begin_.begin(), could_begin_.end(), start_);
     start_ready();
     while (in_flight_ > 0) {
       const Lane* cause = current_cause();
@@ -192,11 +194,11 @@ class Executor::Run {
     switch (action.kind) {
       case ActionKind::place:
         executor_.store_.place(action.object, action.from, action.offset);
-        complete(index);
+        complete(index, could_begin_[index]);
         return;
       case ActionKind::drop:
         executor_.store_.drop(action.object, action.from);
-        complete(index);
+        complete(index, could_begin_[index]);
         return;
       case ActionKind::transfer: {
         const Completion end = executor_.store_.transfer(action.object, action.from, action.to,
@@ -272,6 +274,8 @@ class Executor::Run {
     ++in_flight_;
     if (lane_in_flight_[static_cast<size_t>(lane)]++ == 0) {
       lane_since_[static_cast<size_t>(lane)] = begin_[index];
+      period_since_[static_cast<size_t>(lane)] =
+          std::max(could_begin_[index], lane_last_end_[static_cast<size_t>(lane)]);
     }
   }
 
@@ -280,18 +284,27 @@ class Executor::Run {
     const Lane lane = lane_of(action);
     const auto lane_index = static_cast<size_t>(lane);
     --in_flight_;
+    if (action.kind == ActionKind::transfer) {
+      period_bytes_[lane_index] += executor_.store_.spec(action.object).size.count();
+    }
     if (--lane_in_flight_[lane_index] == 0) {
       report_.busy[lane_index] += seconds_between(lane_since_[lane_index], end.time);
+      if (action.kind == ActionKind::transfer) {
+        report_.busy_periods[lane_index].push_back(
+            {std::exchange(period_bytes_[lane_index], 0),
+             seconds_between(period_since_[lane_index], end.time)});
+      }
     }
     leases_[end.action].clear();
     // On a serial lane the work began when the one before it had ended.
     const bool is_serial = lane != Lane::nvme_read && lane != Lane::nvme_write;
     const auto begin =
         is_serial ? std::max(begin_[end.action], lane_last_end_[lane_index]) : begin_[end.action];
-    lane_last_end_[lane_index] = end.time;
     if (action.kind == ActionKind::operation) {
-      report_.operation_seconds[action.operation] = seconds_between(begin, end.time);
+      report_.operation_seconds[action.operation] =
+          seconds_between(std::max(could_begin_[end.action], lane_last_end_[lane_index]), end.time);
     }
+    lane_last_end_[lane_index] = end.time;
     if (executor_.record_spans_) {
       report_.spans.push_back(
           {end.action, lane, seconds_between(start_, begin), seconds_between(start_, end.time)});
@@ -302,13 +315,14 @@ class Executor::Run {
       }
       return;
     }
-    complete(end.action);
+    complete(end.action, end.time);
   }
 
-  void complete(uint32_t index) {
+  void complete(uint32_t index, Clock::time_point time) {
     state_[index] = State::done;
     ++done_;
     for (const uint32_t dependent : dependents_[index]) {
+      could_begin_[dependent] = std::max(could_begin_[dependent], time);
       if (--open_dependencies_[dependent] == 0) {
         ready_.push(dependent);
       }
@@ -386,6 +400,7 @@ class Executor::Run {
   std::vector<std::vector<uint32_t>> dependents_;
   std::vector<State> state_;
   std::vector<Clock::time_point> begin_;
+  std::vector<Clock::time_point> could_begin_;  // end of the last dependency
   std::vector<std::vector<tiers::Lease>> leases_;
   std::vector<bool> may_start_;  // operations whose dependencies have ended
   std::deque<uint32_t> lane_operations_[scheduler::kLaneCount];  // in_order, not started
@@ -396,6 +411,8 @@ class Executor::Run {
   int lane_in_flight_[scheduler::kLaneCount] = {};
   Clock::time_point lane_since_[scheduler::kLaneCount] = {};
   Clock::time_point lane_last_end_[scheduler::kLaneCount] = {};
+  Clock::time_point period_since_[scheduler::kLaneCount] = {};
+  int64_t period_bytes_[scheduler::kLaneCount] = {};
   Clock::time_point start_;
   Clock::time_point accounted_until_;
   std::exception_ptr error_;

@@ -34,13 +34,22 @@ struct TimeSplit {
   TimeSplit& operator+=(const TimeSplit& part);
 };
 
+/// Transfers of one lane that followed each other or overlapped.
+struct BusyPeriod {
+  int64_t bytes = 0;
+  double seconds = 0;  ///< from when the first could begin to the last end
+};
+
 /// What one run of a schedule did.
 struct RunReport {
   TimeSplit split;
   /// Seconds in which each lane had work in flight, by scheduler::Lane.
   double busy[scheduler::kLaneCount] = {};
-  /// Seconds that each operation of the trace was in flight.
+  /// Seconds that each operation of the trace took from when it could begin: when what it waits for
+  /// and the operation before it on its lane had ended.
   std::vector<double> operation_seconds;
+  /// The times in which a lane had transfers in flight, without a gap; by scheduler::Lane.
+  std::vector<BusyPeriod> busy_periods[scheduler::kLaneCount];
   std::vector<scheduler::Span> spans;  ///< filled where asked for
 };
 

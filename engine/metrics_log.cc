@@ -26,6 +26,13 @@ nlohmann::ordered_json split_json(const TimeSplit& split) {
           {"total", split.total}};
 }
 
+nlohmann::ordered_json bytes_json(const tiers::TierTraffic& traffic) {
+  return {{"nvme_read", traffic.nvme_read},
+          {"nvme_write", traffic.nvme_write},
+          {"host_to_device", traffic.host_to_device},
+          {"device_to_host", traffic.device_to_host}};
+}
+
 const char* name_of(Speculation speculation) {
   switch (speculation) {
     case Speculation::held:
@@ -48,7 +55,6 @@ MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::
 
 void MetricsLog::write(const StepReport& report) {
   const Binding binding = binding_of(report.engine.run);
-  const tiers::TierTraffic& traffic = report.engine.traffic;
   const nlohmann::ordered_json line = {{"step", report.step},
                                        {"loss", number(report.loss)},
                                        {"gradient_norm", number(report.gradient_norm)},
@@ -57,14 +63,12 @@ void MetricsLog::write(const StepReport& report) {
                                        {"skipped", report.skipped},
                                        {"updates", name_of(report.engine.speculation)},
                                        {"seconds", report.seconds},
+                                       {"predicted_seconds", report.engine.predicted_seconds},
                                        {"tokens_per_second", report.tokens_per_second},
                                        {"binding", scheduler::to_string(binding.lane)},
                                        {"binding_share", binding.share},
-                                       {"bytes",
-                                        {{"nvme_read", traffic.nvme_read},
-                                         {"nvme_write", traffic.nvme_write},
-                                         {"host_to_device", traffic.host_to_device},
-                                         {"device_to_host", traffic.device_to_host}}},
+                                       {"bytes", bytes_json(report.engine.traffic)},
+                                       {"planned_bytes", bytes_json(report.engine.planned)},
                                        {"seconds_by_cause", split_json(report.engine.run.split)}};
   append(line.dump());
 }

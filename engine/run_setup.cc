@@ -81,6 +81,12 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.io.block_size = settings.aio.block_size;
   options.io.adaptive_depth = settings.aio.adaptive_depth;
   options.io.submission = settings.aio.submission;
+  const auto per_second = [](const std::optional<Bytes>& limit) {
+    return static_cast<double>(limit.value_or(Bytes(0)).count());
+  };
+  options.io.limits.read_bytes_per_second = per_second(settings.aio.read_limit);
+  options.io.limits.write_bytes_per_second = per_second(settings.aio.write_limit);
+  options.link_limit = per_second(settings.link_limit);
   options.nvme_prewrite = settings.aio.prewrite;
   options.io.queue_depth = settings.aio.requests_in_flight();
   options.io.backend = settings.aio.backend == IoBackendChoice::thread_pool

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/median.h"
 #include "base/process.h"
 #include "engine/metrics_log.h"
 #include "engine/optimizer/loss_scaler.h"
@@ -21,6 +22,9 @@ namespace headrace::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// After these the engine knows what its steps cost.
+constexpr int64_t kStepsLearned = 2;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -63,6 +67,9 @@ class Training {
     summary_.device_high_water = engine_.device_high_water();
     summary_.host_high_water = engine_.host_high_water();
     summary_.gap = engine_.schedule_gap();
+    if (!prediction_ratios_.empty()) {
+      summary_.prediction_ratio = median(prediction_ratios_);
+    }
     summary_.bytes_on_disk = engine_.bytes_on_disk();
     summary_.peak_rss = peak_resident_bytes();
     return summary_;
@@ -194,6 +201,9 @@ class Training {
     summary_.traffic += report.engine.traffic;
     summary_.speculative_steps += report.engine.speculation != Speculation::none ? 1 : 0;
     summary_.redone_steps += report.engine.speculation == Speculation::redone ? 1 : 0;
+    if (report.step > kStepsLearned) {
+      prediction_ratios_.push_back(report.seconds / report.engine.predicted_seconds);
+    }
     if (report.skipped) {
       ++summary_.skipped_steps;
       ++skipped_in_a_row_;
@@ -256,6 +266,7 @@ class Training {
   int64_t next_sequence_ = 0;
   int64_t updates_ = 0;
   int64_t skipped_in_a_row_ = 0;
+  std::vector<double> prediction_ratios_;
 };
 
 }  // namespace

@@ -57,6 +57,8 @@ struct TrainSummary {
   Bytes peak_rss;
   Bytes bytes_on_disk;
   std::optional<ScheduleGap> gap;
+  /// Median over the steps from the third on of measured / predicted seconds.
+  std::optional<double> prediction_ratio;
 };
 
 /// How the trainer talks to whoever runs it. Every function may be empty.

@@ -186,7 +186,8 @@ std::string range_text(const KeyRule& rule) {
 
 std::string_view unit_text(Unit unit) {
   constexpr std::array<std::string_view, Unit_ARRAYSIZE> kNames = {
-      "", "bytes", "elements", "steps", "sequences", "requests", "threads", "ratio", "ranks"};
+      "",         "bytes",   "elements", "steps", "sequences",
+      "requests", "threads", "ratio",    "ranks", "bytes/s"};
   return kNames[static_cast<size_t>(unit)];
 }
 

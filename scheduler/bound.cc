@@ -9,7 +9,7 @@ StepBound channel_bound(const CompileInput& input, const Schedule& schedule) {
   for (const Action& action : schedule.actions) {
     const auto lane = lane_of(input, action);
     if (lane) {
-      bound.lane_seconds[static_cast<size_t>(*lane)] += seconds_of(input, action);
+      bound.lane_seconds[static_cast<size_t>(*lane)] += occupancy_of(input, action);
     }
   }
   for (size_t lane = 0; lane < std::size(bound.lane_seconds); ++lane) {

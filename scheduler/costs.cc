@@ -1,6 +1,7 @@
 #include "scheduler/costs.h"
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace headrace::scheduler {
 
@@ -37,23 +38,41 @@ Lane transfer_lane(Tier from, Tier to) {
   return Lane::device_to_host;
 }
 
-double transfer_seconds(const Rates& rates, Bytes size, Tier from, Tier to) {
-  double rate = 0;
-  switch (transfer_lane(from, to)) {
+double rate_of(const Rates& rates, Lane lane) {
+  switch (lane) {
     case Lane::nvme_read:
-      rate = rates.nvme_read;
-      break;
+      return rates.nvme_read;
     case Lane::nvme_write:
-      rate = rates.nvme_write;
-      break;
+      return rates.nvme_write;
     case Lane::host_to_device:
-      rate = rates.host_to_device;
-      break;
-    default:
-      rate = rates.device_to_host;
+      return rates.host_to_device;
+    case Lane::device_to_host:
+      return rates.device_to_host;
+    case Lane::compute:
+    case Lane::cpu_optimizer:
       break;
   }
-  return rates.transfer_latency + static_cast<double>(size.count()) / rate;
+  throw InternalError("internal error: a lane of operations has no rate");
+}
+
+double latency_of(const Rates& rates, Lane lane) {
+  switch (lane) {
+    case Lane::nvme_read:
+    case Lane::nvme_write:
+      return rates.nvme_latency;
+    case Lane::host_to_device:
+    case Lane::device_to_host:
+      return rates.link_latency;
+    case Lane::compute:
+    case Lane::cpu_optimizer:
+      break;
+  }
+  return 0;
+}
+
+double transfer_seconds(const Rates& rates, Bytes size, Tier from, Tier to) {
+  const Lane lane = transfer_lane(from, to);
+  return static_cast<double>(size.count()) / rate_of(rates, lane) + latency_of(rates, lane);
 }
 
 std::optional<Lane> lane_of(const CompileInput& input, const Action& action) {
@@ -67,11 +86,11 @@ std::optional<Lane> lane_of(const CompileInput& input, const Action& action) {
   }
 }
 
-double seconds_of(const CompileInput& input, const Action& action) {
+double occupancy_of(const CompileInput& input, const Action& action) {
   switch (action.kind) {
     case ActionKind::transfer:
-      return transfer_seconds(input.rates, (*input.objects)[index_of(action.object)].size,
-                              action.from, action.to);
+      return static_cast<double>((*input.objects)[index_of(action.object)].size.count()) /
+             rate_of(input.rates, transfer_lane(action.from, action.to));
     case ActionKind::operation:
       return input.trace->operations[action.operation].seconds;
     default:

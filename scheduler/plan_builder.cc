@@ -21,9 +21,11 @@ double PlanBuilder::append(Action action) {
   for (const uint32_t before : action.after) {
     time = std::max(time, ends_[before]);
   }
+  // A rough clock, on the careful side: latencies are not overlapped.
   if (const auto lane = lane_of(input_, action)) {
     double& lane_free = lane_free_[static_cast<size_t>(*lane)];
-    time = std::max(time, lane_free) + seconds_of(input_, action);
+    time =
+        std::max(time, lane_free) + occupancy_of(input_, action) + latency_of(input_.rates, *lane);
     lane_free = time;
   }
   ends_.push_back(time);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <queue>
+#include <tuple>
 
 #include "base/check.h"
 #include "scheduler/costs.h"
@@ -45,13 +46,16 @@ class EventSimulation {
       }
     }
     start_idle_lanes();
-    while (!running_.empty()) {
-      now_ = running_.top().first;
-      while (!running_.empty() && running_.top().first <= now_) {
-        const uint32_t ended = running_.top().second;
-        running_.pop();
-        busy_[static_cast<size_t>(*lane_of(input_, actions_[ended]))] = false;
-        finish(ended);
+    while (!events_.empty()) {
+      now_ = events_.top().time;
+      while (!events_.empty() && events_.top().time <= now_) {
+        const Event event = events_.top();
+        events_.pop();
+        if (event.frees_lane) {
+          busy_[static_cast<size_t>(*lane_of(input_, actions_[event.action]))] = false;
+        } else {
+          finish(event.action);
+        }
       }
       start_idle_lanes();
     }
@@ -60,7 +64,16 @@ class EventSimulation {
   }
 
  private:
-  using Event = std::pair<double, uint32_t>;
+  /// The lane is done with an action, or the action has ended.
+  struct Event {
+    double time = 0;
+    uint32_t action = 0;
+    bool frees_lane = false;
+
+    bool operator>(const Event& other) const {
+      return std::tie(time, action) > std::tie(other.time, other.action);
+    }
+  };
 
   bool is_in_order(const Action& action) const {
     return action.kind == ActionKind::operation &&
@@ -111,7 +124,9 @@ class EventSimulation {
       ready_[lane].pop();
       busy_[lane] = true;
       times_.begin[action] = now_;
-      running_.emplace(now_ + seconds_of(input_, actions_[action]), action);
+      const double free = now_ + occupancy_of(input_, actions_[action]);
+      events_.push({free, action, true});
+      events_.push({free + latency_of(input_.rates, static_cast<Lane>(lane)), action, false});
     }
   }
 
@@ -125,7 +140,7 @@ class EventSimulation {
   std::array<MinHeap, kLaneCount> ready_;
   std::array<bool, kLaneCount> busy_{};
   std::vector<uint32_t> free_actions_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> running_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double now_ = 0;
   size_t finished_ = 0;
   ActionTimes times_;

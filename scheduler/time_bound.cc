@@ -272,21 +272,20 @@ class TimeBound {
   /// The transfers that every schedule makes.
   void add_transfers(const ValueLife& life) {
     const Bytes size = facts(life).size;
-    const auto seconds = [&](Tier from, Tier to) {
-      return transfer_seconds(input_.rates, size, from, to);
+    const auto job = [&](Lane lane, double release, double tail) {
+      jobs(lane).push_back({release,
+                            static_cast<double>(size.count()) / rate_of(input_.rates, lane),
+                            latency_of(input_.rates, lane) + tail});
     };
     const double birth = birth_end(life);
     if (drive_.must_move_up(life)) {
       const Need& need = *drive_.first_need_above(life);
-      jobs(Lane::nvme_read)
-          .push_back({0, seconds(Tier::nvme, Tier::host),
-                      path(life, Tier::host, need.tier) + tail_from(need)});
+      job(Lane::nvme_read, 0, path(life, Tier::host, need.tier) + tail_from(need));
     }
     if (link_.must_move_up(life)) {
       const Need* need = link_.first_need_above(life);
-      jobs(Lane::host_to_device)
-          .push_back({birth + path_to(life, Tier::host), seconds(Tier::host, Tier::device),
-                      need != nullptr ? tail_from(*need) : 0});
+      job(Lane::host_to_device, birth + path_to(life, Tier::host),
+          need != nullptr ? tail_from(*need) : 0);
     }
     if (link_.must_move_down(life)) {
       double tail = life.goes_home ? path(life, Tier::host, *facts(life).home) : 0;
@@ -295,11 +294,10 @@ class TimeBound {
       if (need != life.needs.end()) {
         tail = std::max(tail, tail_from(*need));
       }
-      jobs(Lane::device_to_host).push_back({birth, seconds(Tier::device, Tier::host), tail});
+      job(Lane::device_to_host, birth, tail);
     }
     if (drive_.must_move_down(life)) {
-      jobs(Lane::nvme_write)
-          .push_back({birth + path_to(life, Tier::host), seconds(Tier::host, Tier::nvme), 0});
+      job(Lane::nvme_write, birth + path_to(life, Tier::host), 0);
     }
   }
 
@@ -307,17 +305,9 @@ class TimeBound {
   void add_rest(Lane lane, Bytes bytes) {
     double known = 0;
     for (const Job& job : jobs(lane)) {
-      known += job.seconds - input_.rates.transfer_latency;
+      known += job.seconds;
     }
-    double rate = input_.rates.nvme_read;
-    if (lane == Lane::nvme_write) {
-      rate = input_.rates.nvme_write;
-    } else if (lane == Lane::host_to_device) {
-      rate = input_.rates.host_to_device;
-    } else if (lane == Lane::device_to_host) {
-      rate = input_.rates.device_to_host;
-    }
-    const double rest = static_cast<double>(bytes.count()) / rate - known;
+    const double rest = static_cast<double>(bytes.count()) / rate_of(input_.rates, lane) - known;
     if (rest > 0) {
       jobs(lane).push_back({0, rest, 0});
     }

@@ -83,13 +83,15 @@ struct Budgets {
   Bytes alignment{4096};
 };
 
-/// Rates in bytes per second and latencies in seconds per transfer.
+/// Rates in bytes per second, and latencies in seconds: a transfer's bytes occupy its lane, then
+/// the latency passes before it has ended, while the lane is free for the next one.
 struct Rates {
   double nvme_read = 2e9;
   double nvme_write = 2e9;
   double host_to_device = 10e9;
   double device_to_host = 10e9;
-  double transfer_latency = 50e-6;
+  double nvme_latency = 50e-6;
+  double link_latency = 50e-6;
 };
 
 }  // namespace headrace::scheduler

@@ -140,6 +140,10 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
   if (summary.gap) {
     print_gap(*summary.gap);
   }
+  if (summary.prediction_ratio) {
+    fmt::print("  prediction       steps took {:.3f} of the time predicted before each (median)\n",
+               *summary.prediction_ratio);
+  }
   const Bytes budget = settings.budgets.device.value_or(Bytes(0)) + summary.host_budget;
   fmt::print(
       "  peak memory      {} resident; budgets {} (device {}, host {}), arenas used {} and {}\n",

@@ -207,6 +207,9 @@ void Resolver::resolve_aio() {
                            : IoBackendChoice::thread_pool;
   }
   settings.backend = context_.io_backend.value_or(settings.backend);
+  const proto::Headrace& own = config_.headrace();
+  settings.read_limit = bytes_if(own.has_nvme_read_limit(), own.nvme_read_limit());
+  settings.write_limit = bytes_if(own.has_nvme_write_limit(), own.nvme_write_limit());
   note_auto("headrace.io_backend", "the best one that the kernel allows", "probed at start");
 }
 
@@ -234,6 +237,7 @@ void Resolver::resolve_headrace() {
              context_.nvme_budget, "the free space");
   settings.policy = context_.policy.value_or(policy_of(own.policy()));
   note_unread_limits();
+  settings.link_limit = bytes_if(own.has_link_limit(), own.link_limit());
   settings.vocab_tile = own.vocab_tile();
   settings.max_shard_size = Bytes(own.max_shard_size());
   settings.seed =
@@ -287,6 +291,18 @@ void Resolver::resolve_compute() {
     problems_.add(
         "headrace.device_memory: with headrace.compute = host there is no device tier; remove one "
         "of the two");
+  }
+  note_idle_limits();
+}
+
+void Resolver::note_idle_limits() {
+  const Settings& settings = result_.settings;
+  if (settings.link_limit && settings.compute == ComputePlace::host) {
+    note(LogLevel::info, "headrace.link_limit: has no effect, there is no device tier");
+  }
+  if ((settings.aio.read_limit || settings.aio.write_limit) && !settings.offload.uses_nvme()) {
+    note(LogLevel::info,
+         "headrace.nvme_read_limit and nvme_write_limit: have no effect, nothing goes to nvme");
   }
 }
 

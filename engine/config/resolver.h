@@ -50,6 +50,7 @@ class Resolver {
   void resolve_aio();
   void resolve_headrace();
   void resolve_compute();
+  void note_idle_limits();
 
   bool automatic(std::string_view path) const { return proto::is_automatic(config_, path); }
 

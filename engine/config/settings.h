@@ -85,7 +85,9 @@ struct AioSettings {
   IoBackendChoice backend = IoBackendChoice::automatic;
   bool verify_reads = true;
   aio::SubmissionMode submission = aio::SubmissionMode::interrupt;
-  bool prewrite = false;  ///< new file space is written once ahead of its use
+  bool prewrite = false;            ///< new file space is written once ahead of its use
+  std::optional<Bytes> read_limit;  ///< per second, all paths together
+  std::optional<Bytes> write_limit;
 
   int requests_in_flight() const { return queue_depth * threads; }
 };
@@ -109,6 +111,7 @@ struct Settings {
   scheduler::LivenessLimits liveness;  ///< read by the liveness policy only
   BudgetSettings budgets;
   AioSettings aio;
+  std::optional<Bytes> link_limit;  ///< per second between host and device, each way
   PolicyKind policy = PolicyKind::optimal;
   ComputePlace compute = ComputePlace::host;
   int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time

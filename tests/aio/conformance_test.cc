@@ -19,6 +19,7 @@ struct Setting {
   BackendKind backend;
   bool direct;
   SubmissionMode submission = SubmissionMode::interrupt;
+  bool limited = false;  ///< to rates that parts have to wait for
 };
 
 class Conformance : public ::testing::TestWithParam<Setting> {
@@ -37,6 +38,11 @@ class Conformance : public ::testing::TestWithParam<Setting> {
     options.queue_depth = 16;
     options.threads = 4;
     options.submission = GetParam().submission;
+    if (GetParam().limited) {
+      options.limits = {.read_bytes_per_second = 1e9,
+                        .write_bytes_per_second = 0.8e9,
+                        .latency = std::chrono::microseconds(100)};
+    }
     return options;
   }
   static std::unique_ptr<IoEngine> make(const IoEngineOptions& options) {
@@ -364,7 +370,8 @@ std::string name_of(const ::testing::TestParamInfo<Setting>& info) {
   backend += info.param.submission == SubmissionMode::sq_poll   ? "SqPoll"
              : info.param.submission == SubmissionMode::io_poll ? "IoPoll"
                                                                 : "";
-  return backend + (info.param.direct ? "Direct" : "Buffered");
+  return (info.param.limited ? "Limited" : "") + backend +
+         (info.param.direct ? "Direct" : "Buffered");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -376,8 +383,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{BackendKind::io_uring, false, SubmissionMode::io_poll},
                       Setting{BackendKind::thread_pool, true},
                       Setting{BackendKind::thread_pool, false},
-                      Setting{BackendKind::simulated, true},
-                      Setting{BackendKind::simulated, false}),
+                      Setting{BackendKind::simulated, true}, Setting{BackendKind::simulated, false},
+                      Setting{BackendKind::io_uring, true, SubmissionMode::interrupt, true},
+                      Setting{BackendKind::io_uring, true, SubmissionMode::io_poll, true},
+                      Setting{BackendKind::thread_pool, false, SubmissionMode::interrupt, true},
+                      Setting{BackendKind::simulated, true, SubmissionMode::interrupt, true}),
     name_of);
 
 }  // namespace

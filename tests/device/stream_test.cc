@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "device/limited_stream.h"
 #include "tests/device/device_suite.h"
 
 namespace headrace::device::testing {
@@ -188,6 +189,58 @@ TEST_P(StreamTest, RefusesBadArguments) {
 }
 
 HEADRACE_DEVICE_SUITE(StreamTest);
+
+/// The CPU with copies of a limited rate; kernels are not used.
+class LimitedDevice : public Device {
+ public:
+  static constexpr double kRate = 200e6;
+
+  std::string_view name() const override { return "limited"; }
+  bool is_host_addressable() const override { return cpu_->is_host_addressable(); }
+  std::unique_ptr<Memory> allocate(Bytes size) override { return cpu_->allocate(size); }
+  std::unique_ptr<Stream> create_stream(std::string stream_name) override {
+    return make_limited_stream(cpu_->create_stream(std::move(stream_name)), kRate);
+  }
+  Kernels& kernels() override { return cpu_->kernels(); }
+
+ private:
+  std::unique_ptr<Device> cpu_ = make_cpu_device();
+};
+
+INSTANTIATE_TEST_SUITE_P(Limited, StreamTest,
+                         ::testing::Values(DeviceFactory{
+                             "limited", [] { return std::make_unique<LimitedDevice>(); }}));
+
+TEST(LimitedStream, CopiesEndWhenTheRateSays) {
+  using Clock = std::chrono::steady_clock;
+  LimitedDevice device;
+  const auto stream = device.create_stream("limited");
+  std::vector<std::byte> source(1 << 20);
+  std::vector<std::byte> target(source.size());
+  const double each = static_cast<double>(source.size()) / LimitedDevice::kRate;
+  const auto seconds_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  std::vector<double> ends(40);
+  const Clock::time_point begin = Clock::now();
+  for (double& end : ends) {
+    stream->copy_async(target.data(), source.data(), Bytes(1 << 20));
+    stream->record_completion().on_done(
+        [&](const std::exception_ptr&) { end = seconds_since(begin); });
+  }
+  stream->synchronize();
+  for (size_t i = 0; i < ends.size(); ++i) {
+    EXPECT_GE(ends[i], static_cast<double>(i + 1) * each - 1e-6);
+  }
+  EXPECT_NEAR(ends.back(), static_cast<double>(ends.size()) * each, 0.05);
+
+  // What lies between two copies, and idle time, is not made up for.
+  const Clock::time_point again = Clock::now();
+  stream->run_on_host([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+  stream->copy_async(target.data(), source.data(), Bytes(1 << 20));
+  stream->synchronize();
+  EXPECT_GE(seconds_since(again), 0.05 + each - 1e-6);
+}
 
 using MemoryTest = DeviceTest;
 

@@ -65,6 +65,8 @@ class TrainTest(TrainSetup):
         self.assertLess(metrics[-1]["loss"], metrics[0]["loss"] - 0.5)
         self.assertGreater(metrics[-1]["bytes"]["nvme_read"], 0)
         self.assertGreater(metrics[-1]["bytes"]["nvme_write"], 0)
+        self.assertEqual(metrics[-1]["bytes"], metrics[-1]["planned_bytes"])
+        self.assertGreater(metrics[-1]["predicted_seconds"], 0)
         for m in metrics:
             causes = dict(m["seconds_by_cause"])
             total = causes.pop("total")

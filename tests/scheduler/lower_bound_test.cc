@@ -133,7 +133,8 @@ TEST(LowerBound, IsExactForAChain) {
   const double size = 1 << 20;
   EXPECT_DOUBLE_EQ(bound.chain_seconds, size / rates.nvme_read + size / rates.host_to_device +
                                             3e-3 + size / rates.device_to_host +
-                                            size / rates.nvme_write + 4 * rates.transfer_latency);
+                                            size / rates.nvme_write +
+                                            2 * (rates.nvme_latency + rates.link_latency));
   EXPECT_NEAR(bound.seconds, simulate(input, make_lru_policy()->compile(input)).seconds, 1e-12);
   EXPECT_EQ(bound.nvme, Bytes(2 << 20));
   EXPECT_EQ(bound.link, Bytes(2 << 20));

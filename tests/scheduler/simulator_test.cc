@@ -8,7 +8,7 @@
 namespace headrace::scheduler::test {
 namespace {
 
-/// Two reads of one second each (latency 0.5), then operations of two and three seconds.
+/// Two reads of half a second each (and 0.5 of latency), then operations of two and three seconds.
 struct Hand {
   Case step;
   Schedule schedule;
@@ -34,7 +34,7 @@ TEST(Simulator, LanesOverlapAndServeOneActionAtATime) {
   const Hand hand;
   const Timeline timeline = simulate(hand.step.input(), hand.schedule);
   ASSERT_EQ(timeline.spans.size(), 5U);  // the drop costs nothing
-  const double expected[][2] = {{0, 1}, {1, 2}, {1, 3}, {3, 6}, {6, 8.5}};
+  const double expected[][2] = {{0, 1}, {0.5, 1.5}, {1, 3}, {3, 6}, {6, 8.5}};
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     EXPECT_DOUBLE_EQ(timeline.spans[i].begin, expected[i][0]) << i;
     EXPECT_DOUBLE_EQ(timeline.spans[i].end, expected[i][1]) << i;
@@ -68,8 +68,8 @@ TEST(Simulator, OrderByStartKeepsDependenciesAndTimes) {
 TEST(Bound, IsTheBusiestLane) {
   const Hand hand;
   const StepBound bound = channel_bound(hand.step.input(), hand.schedule);
-  EXPECT_DOUBLE_EQ(bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)], 2);
-  EXPECT_DOUBLE_EQ(bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)], 2.5);
+  EXPECT_DOUBLE_EQ(bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)], 1);
+  EXPECT_DOUBLE_EQ(bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)], 2);
   EXPECT_DOUBLE_EQ(bound.seconds, 5);
   EXPECT_EQ(bound.lane, Lane::compute);
 }

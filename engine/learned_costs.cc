@@ -1,0 +1,129 @@
+#include "engine/learned_costs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/median.h"
+
+namespace headrace::engine {
+
+namespace {
+
+constexpr size_t kStepsKept = 5;
+
+/// Means add up where medians do not; the largest of three or more may be of a disturbed step.
+double mean_without_largest(std::vector<double> values) {
+  if (values.size() > 2) {
+    values.erase(std::max_element(values.begin(), values.end()));
+  }
+  double sum = 0;
+  for (const double value : values) {
+    sum += value;
+  }
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+/// Least squares with weights 1 / bytes, so that short periods tell the latency, long ones the
+/// rate, and the sum of all seconds comes out. Where periods are too much alike to tell the two
+/// apart, or the latency would be negative, all is rate.
+std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods) {
+  double bytes = 0;
+  double seconds = 0;
+  double reciprocal_bytes = 0;
+  double seconds_per_byte = 0;
+  for (const BusyPeriod& period : periods) {
+    const auto moved = static_cast<double>(period.bytes);
+    bytes += moved;
+    seconds += period.seconds;
+    reciprocal_bytes += 1 / moved;
+    seconds_per_byte += period.seconds / moved;
+  }
+  if (bytes <= 0 || seconds <= 0) {
+    return std::nullopt;
+  }
+  const auto count = static_cast<double>(periods.size());
+  const double determinant = reciprocal_bytes * bytes - count * count;
+  if (determinant > 0.01 * count * count) {
+    const double latency = (seconds_per_byte * bytes - seconds * count) / determinant;
+    const double left = seconds - count * latency;
+    if (latency > 0 && left > 0) {
+      return LaneRate{bytes / left, latency};
+    }
+  }
+  return LaneRate{bytes / seconds, 0};
+}
+
+void LearnedCosts::note(const RunReport& report, double commit_seconds) {
+  // The first step finds cold memory and new files: once there is another one, it does not count.
+  if (++steps_ == 2 || last_.size() == kStepsKept) {
+    last_.pop_front();
+  }
+  Step& step = last_.emplace_back();
+  step.operation_seconds = report.operation_seconds;
+  for (size_t lane = 0; lane < step.lanes.size(); ++lane) {
+    step.lanes[lane] = fit_lane(report.busy_periods[lane]);
+  }
+  step.commit_seconds = commit_seconds;
+}
+
+void LearnedCosts::apply_to(scheduler::Trace& trace) const {
+  for (size_t i = 0; i < trace.operations.size(); ++i) {
+    std::vector<double> seconds;
+    for (const Step& step : last_) {
+      HR_CHECK(step.operation_seconds.size() == trace.operations.size(), "{} of {} operations",
+               step.operation_seconds.size(), trace.operations.size());
+      seconds.push_back(step.operation_seconds[i]);
+    }
+    trace.operations[i].seconds = mean_without_largest(std::move(seconds));
+  }
+}
+
+std::optional<LaneRate> LearnedCosts::rate_of(scheduler::Lane lane) const {
+  std::vector<double> rates;
+  std::vector<double> latencies;
+  for (const Step& step : last_) {
+    if (const auto& found = step.lanes[static_cast<size_t>(lane)]) {
+      rates.push_back(found->bytes_per_second);
+      latencies.push_back(found->latency);
+    }
+  }
+  if (rates.empty()) {
+    return std::nullopt;
+  }
+  return LaneRate{median(std::move(rates)), median(std::move(latencies))};
+}
+
+void LearnedCosts::apply_to(scheduler::Rates& rates) const {
+  using scheduler::Lane;
+  const auto set = [&](Lane lane, double& bytes_per_second, std::vector<double>& latencies) {
+    if (const auto found = rate_of(lane)) {
+      bytes_per_second = found->bytes_per_second;
+      latencies.push_back(found->latency);
+    }
+  };
+  std::vector<double> nvme;
+  std::vector<double> link;
+  set(Lane::nvme_read, rates.nvme_read, nvme);
+  set(Lane::nvme_write, rates.nvme_write, nvme);
+  set(Lane::host_to_device, rates.host_to_device, link);
+  set(Lane::device_to_host, rates.device_to_host, link);
+  if (!nvme.empty()) {
+    rates.nvme_latency = median(nvme);
+  }
+  if (!link.empty()) {
+    rates.link_latency = median(link);
+  }
+}
+
+double LearnedCosts::commit_seconds() const {
+  std::vector<double> seconds;
+  for (const Step& step : last_) {
+    seconds.push_back(step.commit_seconds);
+  }
+  return mean_without_largest(std::move(seconds));
+}
+
+}  // namespace headrace::engine
