@@ -182,15 +182,15 @@ TEST_F(ExtentStoreTest, VerifyNamesWhatIsBad) {
   write("good", 3 << 20, 1, true);
   write("bad", 3 << 20, 2, true);
   store_->commit(1, {});
-  EXPECT_THAT(store_->verify(), IsEmpty());
+  EXPECT_THAT(verify(), IsEmpty());
   const CatalogContents contents = catalog();
   const Extent extent = contents.objects.at("bad").extents.at(1);
   const std::string path = flip_byte(contents, extent, 77);
-  const auto problems = store_->verify();
+  const auto problems = verify();
   ASSERT_EQ(problems.size(), 1U);
-  EXPECT_THAT(problems[0], HasSubstr("'bad'"));
-  EXPECT_THAT(problems[0], HasSubstr(path));
-  EXPECT_THAT(problems[0], HasSubstr("offset " + std::to_string(extent.offset)));
+  EXPECT_THAT(problems[0].text, HasSubstr("'bad'"));
+  EXPECT_THAT(problems[0].text, HasSubstr(path));
+  EXPECT_THAT(problems[0].text, HasSubstr("offset " + std::to_string(extent.offset)));
 }
 
 /// The state that a kill -9 leaves: the catalog and the data files as they are now.
@@ -279,7 +279,7 @@ TEST_P(RandomStoreTest, AgreesWithAMap) {
       expect_committed(contents, committed);
     }
   }
-  EXPECT_THAT(store_->verify(), IsEmpty());
+  EXPECT_THAT(verify(), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, RandomStoreTest, ::testing::Values(1, 2, 3));
