@@ -110,12 +110,16 @@ void Engine::open_store(const EngineOptions& options) {
   const auto on_nvme = [](const scheduler::ObjectFacts& object) {
     return object.floor == Tier::nvme;
   };
-  if (std::none_of(plan_.layout.objects.begin(), plan_.layout.objects.end(), on_nvme)) {
+  const bool uses_nvme =
+      std::any_of(plan_.layout.objects.begin(), plan_.layout.objects.end(), on_nvme);
+  if (!uses_nvme && !options.keep_state) {
     return;
   }
   io_ = aio::IoEngine::create(options.io);
-  io_->register_memory({host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())});
-  io_description_ = io_->description();
+  if (uses_nvme) {
+    io_->register_memory({host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())});
+    io_description_ = io_->description();
+  }
   tiers::ExtentStoreOptions store;
   store.paths = options.nvme_paths;
   store.weights = options.nvme_weights;
@@ -123,7 +127,17 @@ void Engine::open_store(const EngineOptions& options) {
   store.disk_budget = options.nvme_budget;
   store.verify_reads = options.verify_reads;
   store.prewrite = options.nvme_prewrite;
-  extents_ = tiers::ExtentStore::create(store, io_);
+  store.keep_on_close = options.keep_state;
+  if (options.keep_state) {
+    checkpoint_ = make_checkpoint(plan_.layout);
+  }
+  if (options.reopen) {
+    extents_ = tiers::ExtentStore::open(store, io_);
+    generation_ = extents_->generation();
+  } else {
+    extents_ = tiers::ExtentStore::create(store, io_);
+  }
+  in_place_ = options.in_place && commits_every_step();
 }
 
 void Engine::add_objects() {
@@ -201,20 +215,25 @@ std::optional<ScheduleGap> Engine::schedule_gap() const {
   return gap;
 }
 
-void Engine::load(const model::CheckpointReader& reader, const Progress& progress) {
-  run(plan_.load, bodies_->load(plan_.load, reader, progress));
+void Engine::load(const model::CheckpointReader& reader, const Progress& progress,
+                  const RunState& state) {
   if (extents_ != nullptr) {
-    extents_->commit(generation_, {});
+    extents_->prepare_for_writing();
+  }
+  run(plan_.load, bodies_->load(plan_.load, reader, progress));
+  if (commits_every_step()) {
+    commit(state);
   }
 }
 
-EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
-                                StepNumbers& numbers) {
+EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers,
+                                const StepEnd& on_end) {
   EngineReport report = run(plan_.training, bodies_->training(plan_.training, batches, numbers));
   ++generation_;
-  if (extents_ != nullptr) {
+  const RunState state = on_end ? on_end() : RunState();
+  if (extents_ != nullptr && commits_every_step()) {
     const auto begin = std::chrono::steady_clock::now();
-    extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
+    commit(state);
     const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
     report.run.split.nvme_write += sync.count();
     report.run.split.total += sync.count();

@@ -159,7 +159,7 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, AccumulationOrder
   plan.load = make_load_trace(plan.layout, input.work);
   plan.save = make_save_trace(plan.layout, input.work);
   plan.homes = pack_homes(plan.layout);
-  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * 2;
+  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * (input.request.in_place ? 1 : 2);
   if (plan.has_device()) {
     Bytes arena;
     for (const auto* trace : all_traces(plan)) {

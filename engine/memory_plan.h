@@ -18,8 +18,9 @@ struct MemoryRequest {
       device_memory;  ///< set: a device tier of this size; empty: compute on the host
   Bytes host_memory;  ///< hard budget
   bool has_nvme = false;
-  Bytes nvme_budget;                      ///< most bytes on disk
-  std::string nvme_path;                  ///< for messages
+  Bytes nvme_budget;      ///< most bytes on disk
+  bool in_place = false;  ///< values on disk are overwritten: the next step needs no room
+  std::string nvme_path;  ///< for messages
   std::optional<Tier> offload_param;      ///< empty: none
   std::optional<Tier> offload_optimizer;  ///< empty: none
   bool host_activations = false;          ///< cpu_checkpointing

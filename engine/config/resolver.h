@@ -48,6 +48,7 @@ class Resolver {
   void note_unread_limits();
   void resolve_aio();
   void resolve_headrace();
+  void resolve_keeping();
   void resolve_compute();
 
   bool automatic(std::string_view path) const { return proto::is_automatic(config_, path); }
