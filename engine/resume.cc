@@ -66,22 +66,6 @@ std::optional<Pointer> read_pointer(const std::string& output_folder) {
   }
 }
 
-/// Space that the data files of these directories really take.
-Bytes blocks_of(const std::vector<std::string>& directories) {
-  constexpr int64_t kBlock = 512;
-  int64_t sum = 0;
-  for (const std::string& directory : directories) {
-    for (const auto& entry : fs::directory_iterator(directory)) {
-      struct stat status {};
-      if (entry.path().filename().string().starts_with("data-") &&
-          ::stat(entry.path().c_str(), &status) == 0) {
-        sum += status.st_blocks * kBlock;
-      }
-    }
-  }
-  return Bytes(sum);
-}
-
 /// The directories ordered by their index, so that the first one has the catalog.
 std::vector<std::string> by_index(const std::vector<std::string>& directories) {
   std::vector<std::string> ordered(directories.size());
@@ -130,6 +114,21 @@ FoundRun load_run(const std::string& run_id, const std::vector<std::string>& dir
 }
 
 }  // namespace
+
+Bytes blocks_of(const std::vector<std::string>& directories) {
+  constexpr int64_t kBlock = 512;
+  int64_t sum = 0;
+  for (const std::string& directory : directories) {
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      struct stat status {};
+      if (entry.path().filename().string().starts_with("data-") &&
+          ::stat(entry.path().c_str(), &status) == 0) {
+        sum += status.st_blocks * kBlock;
+      }
+    }
+  }
+  return Bytes(sum);
+}
 
 std::vector<std::string> state_paths(const TrainJob& job, const Settings& settings) {
   if (settings.offload.uses_nvme()) {

@@ -39,6 +39,9 @@ void set_run(EngineOptions& options, const TrainJob& job, const Settings& settin
 void write_run_pointer(const std::string& output_folder,
                        const std::vector<std::string>& directories);
 
+/// Space that the data files of these run directories really take.
+Bytes blocks_of(const std::vector<std::string>& directories);
+
 /// The run directories of a run, by index of the path: of the one that `folder` is part of, or
 /// whose output folder it is. InputError where it is neither.
 std::vector<std::string> run_directories_of(const std::string& folder);

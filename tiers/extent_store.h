@@ -36,18 +36,6 @@ struct ExtentStoreOptions {
   bool keep_on_close = false;
 };
 
-/// A generation that the store holds.
-struct GenerationInfo {
-  uint64_t generation = 0;
-  int64_t committed_unix_nanoseconds = 0;
-  bool is_committed = false;  ///< the one that a run goes on from
-  bool is_snapshot = false;
-  bool is_automatic = false;  ///< a snapshot taken by save_interval
-  Bytes size;
-  Bytes own_size;  ///< that no other generation shares: what deleting it gives back
-  std::map<std::string, std::string> run_state;
-};
-
 /// Files of one run that hold object values as checksummed extents, with a RocksDB catalog. A
 /// write always goes to fresh extents; the last committed value stays readable on disk until
 /// commit() makes the new ones current. Owns its directories and lock; all functions are

@@ -52,6 +52,32 @@ class Loader {
   std::map<Place, StoredValueRef> known_;
 };
 
+using Places = std::set<std::tuple<uint32_t, uint32_t, int64_t>>;
+using Objects = std::map<std::string, CatalogObject>;
+
+template <class Visit>
+void for_extents(const Objects& objects, const Visit& visit) {
+  for (const auto& [name, object] : objects) {
+    for (const Extent& extent : object.extents) {
+      visit(std::tuple(extent.path, extent.file, extent.offset),
+            align_up(extent.length, kExtentAlignment));
+    }
+  }
+}
+
+GenerationInfo sizes_of(const Objects& objects, const std::vector<const Objects*>& others) {
+  Places shared;
+  for (const Objects* other : others) {
+    for_extents(*other, [&](const auto& place, Bytes) { shared.insert(place); });
+  }
+  GenerationInfo info;
+  for_extents(objects, [&](const auto& place, Bytes size) {
+    info.size += size;
+    info.own_size += shared.contains(place) ? Bytes(0) : size;
+  });
+  return info;
+}
+
 /// An extent to verify.
 struct Task {
   std::string object;
@@ -104,6 +130,41 @@ LoadedGenerations load_generations(const CatalogContents& contents, ExtentAlloca
     snapshot.record.objects.clear();
   }
   return loaded;
+}
+
+std::vector<GenerationInfo> describe_generations(const CatalogContents& contents) {
+  std::vector<GenerationInfo> infos;
+  bool committed_is_snapshot = false;
+  for (const auto& [generation, snapshot] : contents.snapshots) {
+    std::vector<const Objects*> others{&contents.objects};
+    for (const auto& [other, kept] : contents.snapshots) {
+      if (other != generation) {
+        others.push_back(&kept.objects);
+      }
+    }
+    GenerationInfo& info = infos.emplace_back(sizes_of(snapshot.objects, others));
+    info.generation = generation;
+    info.committed_unix_nanoseconds = snapshot.committed_unix_nanoseconds;
+    // A run that went back to an earlier snapshot may commit other values under the same number.
+    info.is_committed = generation == contents.generation &&
+                        sizes_of(snapshot.objects, {&contents.objects}).own_size == Bytes(0);
+    info.is_snapshot = true;
+    info.is_automatic = snapshot.automatic;
+    info.run_state = snapshot.run_state;
+    committed_is_snapshot = committed_is_snapshot || info.is_committed;
+  }
+  if (contents.has_generation && !committed_is_snapshot) {
+    std::vector<const Objects*> others;
+    for (const auto& [other, kept] : contents.snapshots) {
+      others.push_back(&kept.objects);
+    }
+    GenerationInfo& info = infos.emplace_back(sizes_of(contents.objects, others));
+    info.generation = contents.generation;
+    info.committed_unix_nanoseconds = contents.committed_unix_nanoseconds;
+    info.is_committed = true;
+    info.run_state = contents.run_state;
+  }
+  return infos;
 }
 
 CatalogObject catalog_object(const CommittedValue& value) {

@@ -12,6 +12,21 @@
 
 namespace headrace::tiers {
 
+/// A generation that the store holds.
+struct GenerationInfo {
+  uint64_t generation = 0;
+  int64_t committed_unix_nanoseconds = 0;
+  bool is_committed = false;  ///< the one that a run goes on from
+  bool is_snapshot = false;
+  bool is_automatic = false;  ///< a snapshot taken by save_interval
+  Bytes size;
+  Bytes own_size;  ///< that no other generation shares: what deleting it gives back
+  std::map<std::string, std::string> run_state;
+};
+
+/// The generations of a catalog, by number: snapshots, and the committed one.
+std::vector<GenerationInfo> describe_generations(const CatalogContents& contents);
+
 /// A value that the catalog describes.
 struct CommittedValue {
   StoredValueRef value;     ///< null: none

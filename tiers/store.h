@@ -75,8 +75,6 @@ class Store final : public ExtentStore {
   void erase_if_unused(const std::string& name);
   const Snapshot& snapshot(uint64_t generation) const;
   CommittedValues committed_values() const;
-  static GenerationInfo info_of(const CommittedValues& values,
-                                const std::vector<const CommittedValues*>& others);
   void check_room(Bytes freed) const;
 
   // Each of these uses those above it: they go down in reverse order.
@@ -89,7 +87,7 @@ class Store final : public ExtentStore {
   uint64_t generation_ = 0;
   bool has_generation_ = false;
   int64_t committed_at_ = 0;
-  std::map<std::string, std::string> run_state_;
+  std::map<std::string, std::string> run_state_;  ///< of the committed generation
   bool in_place_ = false;
   bool is_marked_ = false;  ///< the catalog says that values are being overwritten
   bool is_torn_ = false;

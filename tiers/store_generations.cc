@@ -103,50 +103,8 @@ CommittedValues Store::committed_values() const {
   return values;
 }
 
-GenerationInfo Store::info_of(const CommittedValues& values,
-                              const std::vector<const CommittedValues*>& others) {
-  GenerationInfo info;
-  info.size = total_bytes(values);
-  info.own_size = own_bytes(values, others);
-  return info;
-}
-
 std::vector<GenerationInfo> Store::generations() const {
-  const std::lock_guard lock(mutex_);
-  const CommittedValues committed = committed_values();
-  std::vector<GenerationInfo> infos;
-  bool committed_is_snapshot = false;
-  for (const auto& [generation, kept] : snapshots_) {
-    std::vector<const CommittedValues*> others;
-    for (const auto& [other, values] : snapshots_) {
-      if (other != generation) {
-        others.push_back(&values.values);
-      }
-    }
-    const bool is_committed =
-        generation == generation_ && own_bytes(kept.values, {&committed}) == Bytes(0);
-    committed_is_snapshot = committed_is_snapshot || is_committed;
-    others.push_back(&committed);
-    GenerationInfo& info = infos.emplace_back(info_of(kept.values, others));
-    info.generation = generation;
-    info.committed_unix_nanoseconds = kept.record.committed_unix_nanoseconds;
-    info.is_committed = is_committed;
-    info.is_snapshot = true;
-    info.is_automatic = kept.record.automatic;
-    info.run_state = kept.record.run_state;
-  }
-  if (has_generation_ && !committed_is_snapshot) {
-    std::vector<const CommittedValues*> others;
-    for (const auto& [other, values] : snapshots_) {
-      others.push_back(&values.values);
-    }
-    GenerationInfo& info = infos.emplace_back(info_of(committed, others));
-    info.generation = generation_;
-    info.committed_unix_nanoseconds = committed_at_;
-    info.is_committed = true;
-    info.run_state = run_state_;
-  }
-  return infos;
+  return describe_generations(files_.catalog->read());
 }
 
 const Snapshot& Store::snapshot(uint64_t generation) const {
