@@ -91,7 +91,7 @@ std::vector<tiers::GenerationInfo> list_generations(const std::string& folder) {
 }
 
 proto::RunState run_state_of(tiers::ExtentStore& store, std::optional<uint64_t> generation) {
-  const std::string& run = store.directories().front();
+  const std::string run = store.directories().front();
   for (const tiers::GenerationInfo& info : store.generations()) {
     if (generation ? info.generation == *generation : info.is_committed) {
       if (info.is_committed && !info.is_snapshot && store.is_torn()) {

@@ -108,7 +108,7 @@ StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> gene
 }
 
 bool StateReader::has(StateArray array) const {
-  return static_cast<int>(array) <= format_.moments;
+  return array == StateArray::weights || static_cast<int>(array) <= format_.moments;
 }
 
 void StateReader::read(const std::string& parameter, StateArray array, Elements first,
@@ -139,18 +139,18 @@ void StateReader::read(const std::string& parameter, StateArray array, Elements 
 void StateReader::read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
                              StateArray array, int64_t first, std::span<float> out) {
   const StateFormat::Offsets offsets = format_.offsets(Elements(shard.count()));
-  if (array != StateArray::master) {
+  if (array == StateArray::moment1 || array == StateArray::moment2) {
     const bool is_first = array == StateArray::moment1;
     read_values(is_first ? kMoment1 : kMoment2, shard.state(), offsets.moment[is_first ? 0 : 1],
                 first, format_.moment_dtype, out);
     return;
   }
-  if (format_.master == MasterPlace::state) {
+  if (array == StateArray::master && format_.master == MasterPlace::state) {
     read_values(kMaster, shard.state(), offsets.master, first, DType::f32, out);
     return;
   }
   read_values(kWeights, module.weights(), Bytes(0), shard.first() + first, dtype_, out);
-  if (format_.master == MasterPlace::weight) {
+  if (array == StateArray::weights || format_.master == MasterPlace::weight) {
     return;
   }
   std::vector<uint16_t> low(out.size());

@@ -15,8 +15,9 @@
 
 namespace headrace::engine {
 
-/// The arrays of training state, as numbers.
-enum class StateArray : uint8_t { master, moment1, moment2 };
+/// The arrays of training state, as numbers. `weights` are those that compute uses; `master` the
+/// fp32 values that they were rounded from.
+enum class StateArray : uint8_t { master, moment1, moment2, weights };
 
 /// Reads the training state of a generation by logical parameter and range, whatever shards and
 /// formats it is stored in. The store must outlive it. Keeps one extent per array and the weights
@@ -30,7 +31,7 @@ class StateReader {
 
   const proto::StateLayout& layout() const { return layout_; }
   bool has(const std::string& parameter) const { return places_.contains(parameter); }
-  /// Whether the state has this array (the master always).
+  /// Whether the state has this array (master and weights always).
   bool has(StateArray array) const;
   /// Elements [first, first + out.size()) of a parameter as fp32.
   void read(const std::string& parameter, StateArray array, Elements first, std::span<float> out);

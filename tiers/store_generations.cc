@@ -141,13 +141,14 @@ std::unique_ptr<ValueReader> Store::open_value(std::optional<uint64_t> generatio
   return std::make_unique<ValueReader>(*extent_io_, name, std::move(value));
 }
 
-/// The next step writes every value of the committed generation anew while that one stays.
+/// From the next commit on the snapshot has space of its own, and beside it and the committed
+/// generation every step writes all values anew; in place it writes over the committed ones.
 void Store::check_room(Bytes freed) const {
-  const Bytes needed = total_bytes(committed_values());
+  const Bytes needed = total_bytes(committed_values()) * (in_place_ ? 1 : 2);
   const Bytes available = files_.allocator->available() + freed;
   if (available < needed) {
     throw CapacityError(fmt::format(
-        "a snapshot of generation {} would leave {} on nvme for the next step, which needs {}: the "
+        "a snapshot of generation {} would leave {} on nvme for the next steps, which need {}: the "
         "disk budget is {}; raise it (--nvme-budget, headrace.nvme_budget), or delete a snapshot "
         "(headrace checkpoint delete)",
         generation_, format_bytes(available), format_bytes(needed),

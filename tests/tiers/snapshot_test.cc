@@ -103,17 +103,18 @@ TEST_F(SnapshotTest, NamesTheOnesThatThereAre) {
 }
 
 TEST_F(SnapshotTest, RefusesToTakeTheRoomOfTheNextStep) {
-  options_.disk_budget = Bytes(5 << 20);
+  options_.disk_budget = Bytes(7 << 20);
   make(1);
   commit(1);
   store_->take_snapshot(true, 1);
   commit(2);
   EXPECT_THAT(test::message_of<CapacityError>([&] { store_->take_snapshot(true, 2); }),
-              AllOf(HasSubstr("generation 2"), HasSubstr("--nvme-budget"), HasSubstr("2.00 MiB")));
+              AllOf(HasSubstr("generation 2"), HasSubstr("--nvme-budget"), HasSubstr("4.00 MiB")));
   EXPECT_THAT(snapshots(), ElementsAre(1));
   store_->take_snapshot(true, 1);  // takes the other one's place
   EXPECT_THAT(snapshots(), ElementsAre(2));
   commit(3);
+  commit(4);
   expect_value_of(2, 2);
 }
 
