@@ -197,6 +197,40 @@ void set_run(EngineOptions& options, const TrainJob& job, const Settings& settin
   }
 }
 
+void check_state_room(EngineOptions& options, const Settings& settings,
+                      const model::ModelConfig& model) {
+  const KeepingSettings& keeping = settings.keeping;
+  LayoutOptions layout;
+  layout.dtype = options.dtype;
+  layout.state = options.memory.state;
+  layout.shard_max = settings.offload.sub_group;
+  layout.tokens = 1;
+  const StateBytes bytes = state_bytes(make_layout(model, layout));
+  const Bytes state = bytes.weights + bytes.optimizer;
+  const bool lives_elsewhere = !settings.offload.uses_nvme();
+  const Bytes needed = state * (lives_elsewhere && keeping.save_interval > 0 ? 2 : 1);
+  if (lives_elsewhere && options.nvme_budget < needed) {
+    const std::string text = fmt::format(
+        "saving the state needs {} in {}, but the budget is {}; raise --nvme-budget, or set "
+        "headrace.run_dir",
+        format_bytes(needed), options.nvme_paths.front(), format_bytes(options.nvme_budget));
+    if (keeping.save_interval > 0 || options.reopen) {
+      throw CapacityError(text);
+    }
+    log_warning("this run cannot be resumed: {}", text);
+    options.keep_state = false;
+    return;
+  }
+  const Bytes with_snapshots = state * (2 + std::max<int64_t>(keeping.keep_last, 1));
+  if (keeping.save_interval > 0 && options.nvme_budget < with_snapshots) {
+    log_warning(
+        "headrace.keep_last: {} snapshots of {} may need {} with the state itself, but the budget "
+        "is {}; those that find no room are left out",
+        keeping.keep_last, format_bytes(state), format_bytes(with_snapshots),
+        format_bytes(options.nvme_budget));
+  }
+}
+
 void write_run_pointer(const std::string& output_folder,
                        const std::vector<std::string>& directories) {
   nlohmann::ordered_json json;

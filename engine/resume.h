@@ -35,6 +35,12 @@ std::optional<FoundRun> find_run(const TrainJob& job, const Settings& settings);
 void set_run(EngineOptions& options, const TrainJob& job, const Settings& settings,
              const std::optional<FoundRun>& found);
 
+/// Whether the state of a run without anything on nvme finds room on disk: turns keeping off with a
+/// warning where it does not, or throws CapacityError where headrace.save_interval asks for it. And
+/// warns where snapshots will be left out for want of room.
+void check_state_room(EngineOptions& options, const Settings& settings,
+                      const model::ModelConfig& model);
+
 /// run.json in the output folder: the run that the next command with this folder goes on with.
 void write_run_pointer(const std::string& output_folder,
                        const std::vector<std::string>& directories);

@@ -64,8 +64,10 @@ class Training {
         scaler_(make_loss_scaler_options(settings)),
         metrics_(output_ + "/metrics.jsonl", resumes() ? found_->state->step() : 0) {
     say(describe(engine_.plan(), options_.memory));
-    write_run_pointer(output_, engine_.run_directories());
-    summary_.run_directory = engine_.run_directories().front();
+    if (options_.keep_state) {
+      write_run_pointer(output_, engine_.run_directories());
+      summary_.run_directory = engine_.run_directories().front();
+    }
     say("host memory: " + engine_.host_description());
     if (!engine_.io_description().empty()) {
       say("nvme I/O: " + engine_.io_description());
@@ -85,7 +87,7 @@ class Training {
       evaluate(summary_.steps);
     }
     save();
-    if (!summary_.interrupted && !settings_.keeping.keep_run) {
+    if (options_.keep_state && !summary_.interrupted && !settings_.keeping.keep_run) {
       engine_.state_store()->remove_on_close();
       summary_.run_directory.clear();
     }
@@ -150,6 +152,7 @@ class Training {
   EngineOptions make_options() const {
     EngineOptions options = make_engine_options(settings_, job_.seq);
     set_run(options, job_, settings_, found_);
+    check_state_room(options, settings_, reader_.config());
     return options;
   }
 
