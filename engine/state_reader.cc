@@ -139,6 +139,9 @@ void StateReader::read(const std::string& parameter, StateArray array, Elements 
 void StateReader::read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
                              StateArray array, int64_t first, std::span<float> out) {
   const StateFormat::Offsets offsets = format_.offsets(Elements(shard.count()));
+  if (array == StateArray::weights && module.weights().empty()) {
+    array = StateArray::master;  // an imported run: the weights are yet to be rounded from it
+  }
   if (array == StateArray::moment1 || array == StateArray::moment2) {
     const bool is_first = array == StateArray::moment1;
     read_values(is_first ? kMoment1 : kMoment2, shard.state(), offsets.moment[is_first ? 0 : 1],

@@ -82,7 +82,9 @@ class TransferBuilder {
 std::set<std::string> object_names(const proto::StateLayout& layout) {
   std::set<std::string> names;
   for (const proto::StoredModule& module : layout.modules()) {
-    names.insert(module.weights());
+    if (!module.weights().empty()) {
+      names.insert(module.weights());
+    }
     for (const proto::StoredShard& shard : module.shards()) {
       names.insert(shard.state());
     }

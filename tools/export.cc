@@ -18,6 +18,7 @@ namespace {
 struct Arguments {
   std::string run;
   std::string max_shard_size;
+  bool universal = false;
   engine::ExportOptions options;
 };
 
@@ -28,15 +29,15 @@ void run(Arguments arguments) {
   const auto store = engine::open_run(arguments.run);
   {
     std::unique_ptr<Progress> progress;
-    engine::export_hugging_face(*store, arguments.options, [&](int64_t done, int64_t total) {
+    const auto write = arguments.universal ? engine::export_universal : engine::export_hugging_face;
+    write(*store, arguments.options, [&](int64_t done, int64_t total) {
       if (progress == nullptr) {
         progress = std::make_unique<Progress>("exporting", total);
       }
       progress->update(done);
     });
   }
-  fmt::print("generation {} is a model in {}\n",
-             arguments.options.generation.value_or(store->generation()),
+  fmt::print("generation {} is in {}\n", arguments.options.generation.value_or(store->generation()),
              arguments.options.output_folder);
 }
 
@@ -58,6 +59,15 @@ void add_export(CLI::App& app) {
                    "bf16, fp16, or fp32 for the master weights; without it that of the training")
       ->transform(CLI::CheckedTransformer(dtypes))
       ->option_text("bf16|fp16|fp32");
+  static const std::map<std::string, bool> formats{{"huggingface", false},
+                                                   {"deepspeed-universal", true}};
+  command
+      ->add_option(
+          "--format", arguments->universal,
+          "huggingface (safetensors), or deepspeed-universal: fp32, exp_avg and exp_avg_sq "
+          "of each parameter")
+      ->transform(CLI::CheckedTransformer(formats))
+      ->option_text("huggingface|deepspeed-universal");
   command->add_option("--max-shard-size", arguments->max_shard_size,
                       "Largest safetensors file, such as 5GB");
   command->add_option("--model", options.model_folder,

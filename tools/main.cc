@@ -20,6 +20,7 @@ int run(int argc, char** argv) {
   headrace::tools::add_checkpoint(app);
   headrace::tools::add_verify(app);
   headrace::tools::add_export(app);
+  headrace::tools::add_import(app);
   headrace::tools::add_init_model(app);
   headrace::tools::add_probe(app);
   headrace::tools::add_bench(app);
