@@ -86,7 +86,8 @@ class ExtentStore {
 
   /// Keeps the committed generation as a snapshot: no data is copied, but from now on it takes
   /// space of its own. With `keep_last` > 0, the oldest automatic ones beyond that number are
-  /// deleted in the same moment. CapacityError where the disk budget would leave no room for the
+  /// deleted in the same moment. Not while values are being written in place: right after a commit.
+  /// CapacityError where the disk budget would leave no room for the
   /// next step.
   virtual void take_snapshot(bool is_automatic, int64_t keep_last) = 0;
   /// Its space is free afterwards. InputError if there is none.

@@ -162,7 +162,7 @@ void Store::take_snapshot(bool is_automatic, int64_t keep_last) {
   std::vector<uint64_t> removed;
   {
     const std::lock_guard lock(mutex_);
-    HR_CHECK(has_generation_ && !is_torn_, "a snapshot of no whole generation");
+    HR_CHECK(has_generation_ && !is_torn_ && !is_marked_, "a snapshot of no whole generation");
     taken.values = committed_values();
     taken.record = {generation_,  committed_at_, unix_nanoseconds_now(),
                     is_automatic, run_state_,    {}};
