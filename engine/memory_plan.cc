@@ -197,7 +197,11 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) 
   plan.load = make_load_trace(plan.layout, input.work);
   plan.save = make_save_trace(plan.layout, input.work);
   plan.homes = pack_homes(plan.layout);
-  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * 2;
+  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * (input.request.in_place ? 1 : 2);
+  if (order.updates == UpdateMode::speculative && plan.layout.placement.weights != Tier::nvme) {
+    // The last checkpoint, beside the values before and after the step.
+    plan.minimum_nvme += slot_sum(plan.layout, Tier::nvme);
+  }
   if (plan.has_device()) {
     Bytes arena;
     for (const auto* trace : all_traces(plan)) {
@@ -244,8 +248,8 @@ std::optional<UpdateMode> overlapping_mode(const MemoryRequest& request) {
     return UpdateMode::during_backward;
   }
   // Only the store keeps the old values of what has been written anew.
-  return request.offload_optimizer == Tier::nvme ? std::optional(UpdateMode::speculative)
-                                                 : std::nullopt;
+  const bool keeps_old = request.offload_optimizer == Tier::nvme && !request.in_place;
+  return keeps_old ? std::optional(UpdateMode::speculative) : std::nullopt;
 }
 
 /// All orders that may be chosen, the preferred ones first.
@@ -295,7 +299,8 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, 
     MemoryPlan plan = lay_out(input, shard, order);
     if (plan.minimum_device <= device_memory) {
       fit_host(plan, device_memory, input.request.host_memory);
-      if (plan.minimum_host <= input.request.host_memory) {
+      if (plan.minimum_host <= input.request.host_memory &&
+          plan.minimum_nvme <= input.request.nvme_budget) {
         return plan;
       }
     }

@@ -102,6 +102,10 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   return options;
 }
 
+Bytes default_disk_budget(const std::string& path) {
+  return share_of(tiers::machine_limits(path).disk_free, kDefaultDiskShare);
+}
+
 LrScheduleOptions make_lr_options(const Settings& settings) {
   LrScheduleOptions options;
   const SchedulerSettings& from = settings.scheduler;

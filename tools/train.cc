@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -96,7 +98,8 @@ class Console {
       progress_ = std::make_unique<Progress>("training", steps);
       title_ = "training";
     }
-    if (report.step == 1 || report.step == steps || report.step % steps_per_print_ == 0) {
+    const bool is_first = std::exchange(is_first_, false);
+    if (is_first || report.step == steps || report.step % steps_per_print_ == 0) {
       clear_bar();
       const engine::Binding binding = engine::binding_of(report.engine.run);
       fmt::print(
@@ -116,14 +119,17 @@ class Console {
   std::unique_ptr<Progress> progress_;
   std::string title_;
   int64_t steps_per_print_ = 1;
+  bool is_first_ = true;
   bool wall_clock_breakdown_ = false;
 };
 
 void print_summary(const engine::TrainSummary& summary, const engine::Settings& settings) {
   fmt::print("Summary\n");
-  fmt::print("  steps            {} ({} skipped), {} tokens in {}\n", summary.steps,
-             summary.skipped_steps, format_count(static_cast<double>(summary.tokens)),
-             format_duration(summary.seconds));
+  fmt::print(
+      "  steps            {}{} ({} skipped), {} tokens in {}\n", summary.steps,
+      summary.resumed_from > 0 ? fmt::format(", resumed after {}", summary.resumed_from) : "",
+      summary.skipped_steps, format_count(static_cast<double>(summary.tokens)),
+      format_duration(summary.seconds));
   fmt::print(
       "  loss             {:.4f} -> {:.4f}{}\n", summary.first_loss, summary.last_loss,
       summary.validation_loss ? fmt::format(", validation {:.4f}", *summary.validation_loss) : "");
@@ -186,11 +192,13 @@ void run(Arguments arguments) {
   console.finish();
   print_summary(summary, resolution.settings);
   fmt::print("  model            {}\n", arguments.job.output_folder);
+  if (!summary.run_directory.empty()) {
+    fmt::print("  run              {}\n", summary.run_directory);
+  }
   if (summary.interrupted) {
     throw InterruptedError(
-        fmt::format("stopped after step {} of {}; the weights are saved. Go on from them with "
-                    "--model {} (the optimizer "
-                    "state starts anew)",
+        fmt::format("stopped after step {} of {}; the state is saved: the same command goes on "
+                    "from there. The weights so far are a model in {}",
                     summary.steps, arguments.job.steps, arguments.job.output_folder));
   }
 }
@@ -218,6 +226,22 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
   command
       .add_option("--validation-fraction", job.validation_fraction, "Share of the data held out")
       ->check(CLI::Range(0.0, 0.9));
+  static const std::map<std::string, engine::ResumeMode> modes{
+      {"never", engine::ResumeMode::never},
+      {"auto", engine::ResumeMode::automatic},
+      {"must", engine::ResumeMode::must}};
+  command
+      .add_option("--resume", job.resume,
+                  "Go on with the run that the output folder or headrace.run_id names: never, auto "
+                  "(where there is one), must")
+      ->transform(CLI::CheckedTransformer(modes))
+      ->option_text("never|auto|must");
+  command
+      .add_option(
+          "--allow-change", job.allowed_changes,
+          "Settings that may differ from those of the resumed run, though its numbers change")
+      ->delimiter(',')
+      ->option_text("NAME,...");
   command.add_flag("--no-shuffle", arguments.no_shuffle,
                    "Take the sequences in the order of the file");
 }

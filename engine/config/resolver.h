@@ -49,6 +49,7 @@ class Resolver {
   void note_unread_limits();
   void resolve_aio();
   void resolve_headrace();
+  void resolve_keeping();
   void resolve_compute();
   void note_idle_limits();
 

@@ -48,7 +48,7 @@ const Step kSteps[] = {
     {kAlwaysClips, false, Speculation::none},    // the one before was clipped
     {kNoClip, false, Speculation::none},         //
     {kNoClip, true, Speculation::redone},        // skipped
-    {kNoClip, false, Speculation::held},         // a skipped step says nothing about the norms
+    {kNoClip, false, Speculation::none},         // the next may be skipped too
     {kNoClip, false, Speculation::held},
 };
 
@@ -141,6 +141,30 @@ TEST_P(Overlap, ChangesNoBit) {
       EXPECT_TRUE(kSteps[i].overflows || curve.gradient_norms[i] == reference.gradient_norms[i]);
     }
     EXPECT_TRUE(curve.weights == reference.weights);
+  }
+}
+
+/// Without clipping the first step is updated during backward too.
+TEST_P(Overlap, WithoutClippingASkippedStepIsTakenBack) {
+  const test::TemporaryFolder folder;
+  const auto [dtype, micro_batches, tied] = GetParam();
+  model::init_model(small_model(tied), DType::f32, 3, folder.path());
+  test::CurveSettings settings = curve_settings(folder.path(), dtype, micro_batches);
+  settings.steps.resize(3);
+  settings.adjust = [](size_t step, engine::StepNumbers& numbers) {
+    numbers.gradient_clipping = 0;
+    numbers.loss_scale = step == 1 ? 1e45 : 1;
+  };
+  const test::Curve reference = train_curve(settings, options_of(kVariants[0], false));
+  std::vector<Speculation> seen;
+  settings.observe = [&](const engine::EngineReport& report) {
+    seen.push_back(report.speculation);
+  };
+  for (const Variant& variant : {kVariants[0], kVariants[3]}) {
+    SCOPED_TRACE(variant.name);
+    seen.clear();
+    EXPECT_TRUE(train_curve(settings, options_of(variant, true)).weights == reference.weights);
+    EXPECT_EQ(seen, (std::vector{Speculation::held, Speculation::redone, Speculation::none}));
   }
 }
 

@@ -161,7 +161,7 @@ TEST_F(ExtentFaultTest, WorksFromSeveralThreads) {
   threads.emplace_back([&] {
     for (uint64_t generation = 1; !stop; ++generation) {
       store_->commit(generation, {});
-      EXPECT_TRUE(store_->verify().empty());
+      EXPECT_TRUE(verify().empty());
     }
   });
   for (size_t t = 0; t < 3; ++t) {
