@@ -1,6 +1,6 @@
 #include "engine/learned_costs.h"
 
-#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -12,17 +12,8 @@ namespace {
 
 constexpr size_t kStepsKept = 5;
 
-/// Means add up where medians do not; the largest of three or more may be of a disturbed step.
-double mean_without_largest(std::vector<double> values) {
-  if (values.size() > 2) {
-    values.erase(std::max_element(values.begin(), values.end()));
-  }
-  double sum = 0;
-  for (const double value : values) {
-    sum += value;
-  }
-  return values.empty() ? 0 : sum / static_cast<double>(values.size());
-}
+/// A step whose operations took so much longer than the median step's was disturbed.
+constexpr double kDisturbed = 1.25;
 
 }  // namespace
 
@@ -63,21 +54,41 @@ void LearnedCosts::note(const RunReport& report, double commit_seconds) {
   }
   Step& step = last_.emplace_back();
   step.operation_seconds = report.operation_seconds;
+  step.all_operations =
+      std::accumulate(step.operation_seconds.begin(), step.operation_seconds.end(), 0.0);
   for (size_t lane = 0; lane < step.lanes.size(); ++lane) {
     step.lanes[lane] = fit_lane(report.busy_periods[lane]);
   }
   step.commit_seconds = commit_seconds;
 }
 
-void LearnedCosts::apply_to(scheduler::Trace& trace) const {
-  for (size_t i = 0; i < trace.operations.size(); ++i) {
-    std::vector<double> seconds;
-    for (const Step& step : last_) {
-      HR_CHECK(step.operation_seconds.size() == trace.operations.size(), "{} of {} operations",
-               step.operation_seconds.size(), trace.operations.size());
-      seconds.push_back(step.operation_seconds[i]);
+std::vector<const LearnedCosts::Step*> LearnedCosts::undisturbed() const {
+  std::vector<double> sums;
+  for (const Step& step : last_) {
+    sums.push_back(step.all_operations);
+  }
+  const double most = kDisturbed * median(sums);
+  std::vector<const Step*> steps;
+  for (const Step& step : last_) {
+    if (step.all_operations <= most || last_.size() < 3) {
+      steps.push_back(&step);
     }
-    trace.operations[i].seconds = mean_without_largest(std::move(seconds));
+  }
+  return steps;
+}
+
+/// Means: they add up to what a step took, medians would leave out what delays now this operation,
+/// now that one.
+void LearnedCosts::apply_to(scheduler::Trace& trace) const {
+  const std::vector<const Step*> steps = undisturbed();
+  for (size_t i = 0; i < trace.operations.size(); ++i) {
+    double sum = 0;
+    for (const Step* step : steps) {
+      HR_CHECK(step->operation_seconds.size() == trace.operations.size(), "{} of {} operations",
+               step->operation_seconds.size(), trace.operations.size());
+      sum += step->operation_seconds[i];
+    }
+    trace.operations[i].seconds = sum / static_cast<double>(steps.size());
   }
 }
 
@@ -123,7 +134,7 @@ double LearnedCosts::commit_seconds() const {
   for (const Step& step : last_) {
     seconds.push_back(step.commit_seconds);
   }
-  return mean_without_largest(std::move(seconds));
+  return median(std::move(seconds));
 }
 
 }  // namespace headrace::engine

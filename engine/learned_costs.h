@@ -21,7 +21,8 @@ struct LaneRate {
 std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods);
 
 /// What the last steps of a run took: durations of the operations of one trace, rates and latencies
-/// of the lanes, the time of a commit. One step that was disturbed does not count. Not thread-safe.
+/// of the lanes, the time of a commit. A step that took far longer than the others does not count.
+/// Not thread-safe.
 class LearnedCosts {
  public:
   void note(const RunReport& report, double commit_seconds);
@@ -36,10 +37,12 @@ class LearnedCosts {
  private:
   struct Step {
     std::vector<double> operation_seconds;
+    double all_operations = 0;  ///< their sum
     std::array<std::optional<LaneRate>, scheduler::kLaneCount> lanes;
     double commit_seconds = 0;
   };
 
+  std::vector<const Step*> undisturbed() const;
   /// Median over the steps in which the lane moved something; empty: none.
   std::optional<LaneRate> rate_of(scheduler::Lane lane) const;
 
