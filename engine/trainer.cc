@@ -97,6 +97,7 @@ class Training {
     summary_.host_high_water = engine_.host_high_water();
     summary_.gap = engine_.schedule_gap();
     summary_.bytes_on_disk = engine_.bytes_on_disk();
+    summary_.written_by_run = Bytes(position_.nvme_bytes_written());
     summary_.peak_rss = peak_resident_bytes();
     return summary_;
   }
@@ -347,6 +348,9 @@ class Training {
     summary_.skipped_steps += report.skipped ? 1 : 0;
     add(summary_.split, report.engine.run.split);
     add(summary_.traffic, report.engine.traffic);
+    // Goes into the next commit: this one is done.
+    position_.set_nvme_bytes_written(position_.nvme_bytes_written() +
+                                     report.engine.traffic.nvme_write);
     const int64_t skipped = position_.skipped_in_a_row();
     if (settings_.max_skipped_steps > 0 && skipped >= settings_.max_skipped_steps) {
       throw InputError(

@@ -62,6 +62,7 @@ struct TrainSummary {
   Bytes host_high_water;
   Bytes peak_rss;
   Bytes bytes_on_disk;
+  Bytes written_by_run;  ///< to nvme, with what it wrote before it was resumed
   std::optional<ScheduleGap> gap;
 };
 
