@@ -119,7 +119,8 @@ Bytes blocks_of(const std::vector<std::string>& directories) {
   constexpr int64_t kBlock = 512;
   int64_t sum = 0;
   for (const std::string& directory : directories) {
-    for (const auto& entry : fs::directory_iterator(directory)) {
+    std::error_code error;  // one that cannot be listed is refused when it is opened
+    for (const auto& entry : fs::directory_iterator(directory, error)) {
       struct stat status {};
       if (entry.path().filename().string().starts_with("data-") &&
           ::stat(entry.path().c_str(), &status) == 0) {

@@ -86,6 +86,7 @@ class Training {
       summary_.prediction_ratio = median(prediction_ratios_);
     }
     summary_.bytes_on_disk = engine_.bytes_on_disk();
+    summary_.written_by_run = Bytes(position_.nvme_bytes_written());
     summary_.peak_rss = peak_resident_bytes();
     return summary_;
   }
@@ -341,6 +342,9 @@ class Training {
     if (report.step > kStepsLearned) {
       prediction_ratios_.push_back(report.seconds / report.engine.predicted_seconds);
     }
+    // Goes into the next commit: this one is done.
+    position_.set_nvme_bytes_written(position_.nvme_bytes_written() +
+                                     report.engine.traffic.nvme_write);
     const int64_t skipped = position_.skipped_in_a_row();
     if (settings_.max_skipped_steps > 0 && skipped >= settings_.max_skipped_steps) {
       throw InputError(

@@ -64,6 +64,7 @@ struct TrainSummary {
   Bytes host_high_water;
   Bytes peak_rss;
   Bytes bytes_on_disk;
+  Bytes written_by_run;  ///< to nvme, with what it wrote before it was resumed
   std::optional<ScheduleGap> gap;
   /// Median over the steps from the third on of measured / predicted seconds.
   std::optional<double> prediction_ratio;

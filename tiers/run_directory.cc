@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -111,6 +112,24 @@ std::optional<Owner> parse_owner(const std::string& text) {
     return std::nullopt;
   }
   return Owner{match[1], std::stoll(match[2]), std::stoull(match[3])};
+}
+
+/// Whether other machines may use the file too, without seeing this one's locks.
+bool is_shared_filesystem(int file) {
+  constexpr std::array<uint32_t, 9> kShared = {
+      0x6969,      // nfs
+      0xff534d42,  // cifs
+      0xfe534d42,  // smb2
+      0x65735546,  // fuse
+      0x0bd00bd0,  // lustre
+      0x47504653,  // gpfs
+      0x00c36400,  // ceph
+      0x01161970,  // gfs2
+      0x7461636f,  // ocfs2
+  };
+  struct statfs status {};
+  return ::fstatfs(file, &status) != 0 ||
+         std::count(kShared.begin(), kShared.end(), static_cast<uint32_t>(status.f_type)) > 0;
 }
 
 /// Why a folder that exists already cannot be used. Changes nothing in it.
@@ -250,7 +269,7 @@ void RunDirectory::take_lock() {
   write_owner();
 }
 
-/// The kernel's lock ends with its process. Where a file system keeps it to one machine, or has
+/// The kernel's lock ends with its process. Where it may not be seen by all machines, or there is
 /// none, the text of the last owner counts too.
 void RunDirectory::take_over_lock() {
   const std::string path = path_ + "/LOCK";
@@ -259,15 +278,17 @@ void RunDirectory::take_over_lock() {
     fail("opening failed", path);
   }
   const std::string text = read_text(path);
+  bool is_reliable = !is_shared_filesystem(lock_.get());
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       refuse_in_use(path_, text);
     }
     log_warning("{} cannot be locked ({}); its text is all that keeps two runs apart", path,
                 errno_text(errno));
+    is_reliable = false;
   }
   if (const auto owner = parse_owner(text)) {
-    if (owner->host != known_host_name()) {
+    if (owner->host != known_host_name() && !is_reliable) {
       throw InputError(
           fmt::format("{} was left locked on another machine ({}); if no process there uses it any "
                       "more, remove "

@@ -47,8 +47,8 @@ void Store::load() {
 Store::~Store() {
   in_flight_.wait_for_none();
   extent_io_.reset();
-  if (!keep_ || is_uncertain_) {
-    return;
+  if (!keep_ || is_uncertain_ || !is_changed_) {
+    return;  // who only looks changes nothing
   }
   for (auto& [name, entry] : entries_) {
     entry.latest.reset();  // only what is committed stays

@@ -96,6 +96,7 @@ class Store final : public ExtentStore {
   bool is_marked_ = false;  ///< the catalog says that values are being overwritten
   bool is_torn_ = false;
   bool keep_;
+  bool is_changed_ = false;    ///< by this process
   bool is_uncertain_ = false;  ///< a change of the catalog failed
   InFlight in_flight_;
   std::unique_ptr<ExtentIo> extent_io_;

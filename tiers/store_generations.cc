@@ -11,6 +11,7 @@
 namespace headrace::tiers {
 
 void Store::change_catalog(const std::function<void()>& change) {
+  is_changed_ = true;
   try {
     change();
   } catch (...) {
@@ -189,8 +190,11 @@ void Store::take_snapshot(bool is_automatic, int64_t keep_last) {
     const std::lock_guard lock(mutex_);
     HR_CHECK(has_generation_ && !is_torn_ && !is_marked_, "a snapshot of no whole generation");
     taken.values = committed_values();
-    taken.record = {generation_,  committed_at_, unix_nanoseconds_now(),
-                    is_automatic, run_state_,    {}};
+    // One that was asked for by hand stays so.
+    const auto same = snapshots_.find(generation_);
+    const bool by_hand =
+        !is_automatic || (same != snapshots_.end() && !same->second.record.automatic);
+    taken.record = {generation_, committed_at_, unix_nanoseconds_now(), !by_hand, run_state_, {}};
     int64_t kept = is_automatic ? 1 : 0;
     std::vector<const CommittedValues*> staying{&taken.values};
     CommittedValues going;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -123,6 +124,28 @@ class Console {
   bool wall_clock_breakdown_ = false;
 };
 
+/// What this pace does to the drives: they are rated in writes of their whole size per day.
+void print_wear(const engine::TrainSummary& summary) {
+  const int64_t steps = summary.steps - summary.resumed_from;
+  std::error_code error;
+  const auto space = std::filesystem::space(summary.run_directory, error);
+  if (summary.run_directory.empty() || error || steps == 0 || summary.traffic.nvme_write == 0 ||
+      space.capacity == 0) {
+    return;
+  }
+  constexpr double kSecondsPerDay = 86400;
+  const double per_day =
+      static_cast<double>(summary.traffic.nvme_write) / summary.seconds * kSecondsPerDay;
+  fmt::print(
+      "  nvme writes      {} per step, {} per day at this pace: {:.2g} drive writes per day "
+      "of {}; {} by the run so far\n",
+      format_bytes(Bytes(summary.traffic.nvme_write / steps)),
+      format_bytes(Bytes(static_cast<int64_t>(per_day))),
+      per_day / static_cast<double>(space.capacity),
+      format_bytes(Bytes(static_cast<int64_t>(space.capacity))),
+      format_bytes(summary.written_by_run));
+}
+
 void print_summary(const engine::TrainSummary& summary, const engine::Settings& settings) {
   fmt::print("Summary\n");
   fmt::print(
@@ -157,6 +180,7 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
       format_bytes(settings.budgets.device.value_or(Bytes(0))), format_bytes(summary.host_budget),
       format_bytes(summary.device_high_water), format_bytes(summary.host_high_water));
   fmt::print("  on nvme          {}\n", format_bytes(summary.bytes_on_disk));
+  print_wear(summary);
 }
 
 void run(Arguments arguments) {

@@ -168,8 +168,11 @@ TEST_F(ReopenTest, KnowsALivingOwnerFromADeadOne) {
   // The kernel's lock is free in all of these, as on a file system without locks.
   write_text(lock, owner(host_name(), parent, start));
   EXPECT_THAT(open_error(), AllOf(HasSubstr("in use"), HasSubstr(std::to_string(parent))));
+  // Another name of this machine, or a container that is gone: the lock of a local file system is
+  // free, so nobody has it.
   write_text(lock, owner("elsewhere", 4711, 1));
-  EXPECT_THAT(open_error(), AllOf(HasSubstr("elsewhere"), HasSubstr("remove the file")));
+  reopen();
+  store_.reset();
   write_text(lock, owner(host_name(), parent, start + 1));  // the number was used again
   reopen();
   store_.reset();

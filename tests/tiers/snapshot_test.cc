@@ -72,6 +72,9 @@ TEST_F(SnapshotTest, KeepsTheLastAutomaticOnes) {
   EXPECT_THAT(snapshots(), ElementsAre(2, 5, 6)) << "2 was asked for by hand";
   expect_value_of(2, 2);
   expect_value_of(5, 5);
+  store_->restore(2);
+  store_->take_snapshot(true, 1);
+  EXPECT_FALSE(store_->generations().front().is_automatic) << "and still is";
 }
 
 TEST_F(SnapshotTest, RestoreGoesBackWithItsRunState) {
