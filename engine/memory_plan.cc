@@ -323,10 +323,10 @@ double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) 
   return scheduler::simulate(compile, scheduler::make_optimal_policy()->compile(compile)).seconds;
 }
 
-/// The first of the plans, which are in order of preference, that is about as fast as the fastest:
-/// the rates are assumed.
+/// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
+/// of all, else of the next one. The plans are in order of preference.
 MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
-  constexpr double kAboutAsFast = 1.1;
+  constexpr double kAboutAsFast = 1.1;  // the rates are assumed
   if (plans.size() == 1) {
     return std::move(plans.front());
   }
@@ -335,10 +335,20 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates)
   for (const MemoryPlan& plan : plans) {
     seconds.push_back(predicted_seconds(plan, rates));
   }
-  const double least = *std::min_element(seconds.begin(), seconds.end());
-  const auto chosen = std::find_if(seconds.begin(), seconds.end(),
-                                   [&](double each) { return each <= kAboutAsFast * least; });
-  return std::move(plans[static_cast<size_t>(chosen - seconds.begin())]);
+  const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
+  const auto first =
+      std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= enough; });
+  auto chosen = static_cast<size_t>(first - seconds.begin());
+  const ModelLayout& preferred = plans[chosen].layout;
+  for (size_t i = chosen + 1; i < plans.size(); ++i) {
+    const ModelLayout& other = plans[i].layout;
+    const bool same_accumulation = other.order == preferred.order &&
+                                   other.accumulates_on_device == preferred.accumulates_on_device;
+    if (same_accumulation && seconds[i] < seconds[chosen]) {
+      chosen = i;
+    }
+  }
+  return std::move(plans[chosen]);
 }
 
 }  // namespace
