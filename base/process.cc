@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "base/error.h"
@@ -45,6 +46,25 @@ Bytes resident_bytes() {
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+std::optional<uint64_t> process_start_ticks(int64_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  // The second field is the program's name in brackets and may hold anything.
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) {
+    return std::nullopt;
+  }
+  constexpr int kFieldsBetween = 19;  // the start is field 22
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string skipped;
+  for (int i = 0; i < kFieldsBetween; ++i) {
+    fields >> skipped;
+  }
+  uint64_t start = 0;
+  return fields >> start ? std::optional<uint64_t>(start) : std::nullopt;
 }
 
 }  // namespace headrace

@@ -95,6 +95,14 @@ engine::WorkEstimate estimate(const model::ModelConfig& config, const Options& o
   return work;
 }
 
+scheduler::Rates rates_of(const Options& options) {
+  scheduler::Rates rates;
+  rates.nvme_read = options.nvme_read;
+  rates.nvme_write = options.nvme_write;
+  rates.host_to_device = rates.device_to_host = options.link;
+  return rates;
+}
+
 engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   engine::MemoryRequest request;
   request.device_memory = kGiB * setup.device_gib;
@@ -107,6 +115,7 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   request.host_activations = true;
   request.micro_batches = setup.micro_batches;
   request.optimizer_overlap = options.overlap;
+  request.rates = rates_of(options);
   const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
   return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
                                   estimate(setup.config, options), request);
@@ -198,10 +207,6 @@ nlohmann::json to_json(const Setup& setup, const Row& row) {
 }
 
 void run(const Options& options) {
-  scheduler::Rates rates;
-  rates.nvme_read = options.nvme_read;
-  rates.nvme_write = options.nvme_write;
-  rates.host_to_device = rates.device_to_host = options.link;
   nlohmann::json results = nlohmann::json::array();
   fmt::print(
       "GiB and seconds of one step, gaps to the lower bound in percent (gap*: to the bound without "
@@ -227,7 +232,7 @@ void run(const Options& options) {
     input.trace = &trace;
     input.objects = &plan.layout.objects;
     input.budgets = {plan.device_arena, plan.host_arena};
-    input.rates = rates;
+    input.rates = rates_of(options);
     input.initial = plan.homes;
     for (const auto& policy : {scheduler::make_optimal_policy(), scheduler::make_lru_policy(),
                                liveness_policy(plan.layout)}) {
@@ -251,8 +256,6 @@ int main(int argc, char** argv) {
   app.add_option("--nvme-write", options.nvme_write, "bytes per second")->capture_default_str();
   app.add_option("--link", options.link, "bytes per second, each way")->capture_default_str();
   app.add_option("--flops", options.flops, "sustained on the device")->capture_default_str();
-  app.add_option("--device-memory", options.device_memory, "bytes per second of its memory")
-      ->capture_default_str();
   app.add_option("--sequence", options.sequence, "tokens of a micro-batch")->capture_default_str();
   app.add_option("--steps", options.steps, "steps in a row; the last is reported")
       ->check(CLI::Range(1, 100))

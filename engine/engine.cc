@@ -68,6 +68,7 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
       plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
                              estimate_work(*network_), options.memory)),
       policy_(make_policy(options, plan_.layout)),
+      rates_(options.memory.rates),
       compute_stream_(device_->create_stream("hr-compute")),
       pace_(options.least_seconds, *compute_stream_) {
   allocate_memory(options);
@@ -113,12 +114,16 @@ void Engine::open_store(const EngineOptions& options) {
   const auto on_nvme = [](const scheduler::ObjectFacts& object) {
     return object.floor == Tier::nvme;
   };
-  if (std::none_of(plan_.layout.objects.begin(), plan_.layout.objects.end(), on_nvme)) {
+  const bool uses_nvme =
+      std::any_of(plan_.layout.objects.begin(), plan_.layout.objects.end(), on_nvme);
+  if (!uses_nvme && !options.keep_state) {
     return;
   }
   io_ = aio::IoEngine::create(options.io);
-  io_->register_memory({host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())});
-  io_description_ = io_->description();
+  if (uses_nvme) {
+    io_->register_memory({host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())});
+    io_description_ = io_->description();
+  }
   tiers::ExtentStoreOptions store;
   store.paths = options.nvme_paths;
   store.weights = options.nvme_weights;
@@ -126,7 +131,17 @@ void Engine::open_store(const EngineOptions& options) {
   store.disk_budget = options.nvme_budget;
   store.verify_reads = options.verify_reads;
   store.prewrite = options.nvme_prewrite;
-  extents_ = tiers::ExtentStore::create(store, io_);
+  store.keep_on_close = options.keep_state;
+  if (options.keep_state) {
+    checkpoint_ = make_checkpoint(plan_.layout);
+  }
+  if (options.reopen) {
+    extents_ = tiers::ExtentStore::open(store, io_);
+    generation_ = extents_->generation();
+  } else {
+    extents_ = tiers::ExtentStore::create(store, io_);
+  }
+  in_place_ = options.in_place && commits_every_step();
 }
 
 std::unique_ptr<device::Stream> Engine::create_copy_stream(const char* name, double limit) {
@@ -214,15 +229,20 @@ std::optional<ScheduleGap> Engine::schedule_gap() const {
   return gap;
 }
 
-void Engine::load(const model::CheckpointReader& reader, const Progress& progress) {
-  run(plan_.load, bodies_->load(plan_.load, reader, progress));
+void Engine::load(const model::CheckpointReader& reader, const Progress& progress,
+                  const RunState& state) {
   if (extents_ != nullptr) {
-    extents_->commit(generation_, {});
+    extents_->prepare_for_writing();
   }
+  run(plan_.load, bodies_->load(plan_.load, reader, progress));
+  if (commits_every_step()) {
+    commit(state);
+  }
+  mark();
 }
 
-EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
-                                StepNumbers& numbers) {
+EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers,
+                                const StepEnd& on_end) {
   const bool speculate = should_speculate(numbers);
   StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
   EngineReport report = run(trace, bodies_->training(trace, batches, numbers));
@@ -234,21 +254,21 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches,
       redo_updates(numbers, report);
     }
   }
-  if (!numbers.skipped) {
-    last_was_unclipped_ = !numbers.clipped;
-  }
+  last_was_final_ = !numbers.clipped && !numbers.skipped;
   ++generation_;
-  learn(trace, report, commit(numbers, report));
+  const RunState state = on_end ? on_end() : RunState();
+  learn(trace, report, end_step(state, report));
   return report;
 }
 
-/// Norms change slowly: a step is likely to be clipped where the one before was. One that is
-/// skipped is rare.
+/// Norms change slowly, and a loss scale that was too large is often still too large: a step is
+/// likely to end as the one before did.
 bool Engine::should_speculate(const StepNumbers& numbers) const {
-  return plan_.speculative && (numbers.gradient_clipping == 0 || last_was_unclipped_);
+  const bool first_is_likely_final = numbers.gradient_clipping == 0 && numbers.loss_scale == 1;
+  return plan_.speculative && last_was_final_.value_or(first_is_likely_final);
 }
 
-/// The gradients are still there; so are the values before the step, in the committed generation.
+/// The gradients are still there; so are the values before the step.
 void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
   forget_changes();
   if (numbers.skipped && plan_.layout.placement.weights == Tier::nvme) {
@@ -265,7 +285,7 @@ void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
   report.predicted_seconds += redo.predicted_seconds;
 }
 
-/// Takes what is on nvme back to the last commit, and the copies above it away.
+/// Takes what is on nvme back to the end of the last step, and the copies above it away.
 void Engine::forget_changes() {
   extents_->roll_back();
   std::erase_if(residency_, [&](const scheduler::Residency& copy) {
@@ -277,17 +297,28 @@ void Engine::forget_changes() {
   });
 }
 
-/// Returns the seconds that it took.
-double Engine::commit(const StepNumbers& numbers, EngineReport& report) {
+/// Returns the seconds that the commit took.
+double Engine::end_step(const RunState& state, EngineReport& report) {
   if (extents_ == nullptr) {
     return 0;
   }
-  const auto begin = std::chrono::steady_clock::now();
-  extents_->commit(generation_, {{"step", std::to_string(numbers.optimizer.step)}});
-  const std::chrono::duration<double> sync = std::chrono::steady_clock::now() - begin;
-  report.run.split.nvme_write += sync.count();
-  report.run.split.total += sync.count();
-  return sync.count();
+  double seconds = 0;
+  if (commits_every_step()) {
+    const auto begin = std::chrono::steady_clock::now();
+    commit(state);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    report.run.split.nvme_write += seconds;
+    report.run.split.total += seconds;
+  }
+  mark();
+  return seconds;
+}
+
+/// What is on nvme now is what a step that was guessed wrong goes back to.
+void Engine::mark() {
+  if (plan_.speculative) {
+    extents_->mark();
+  }
 }
 
 double Engine::evaluate(const model::TokenBatch& batch) {

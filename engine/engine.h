@@ -13,6 +13,7 @@
 #include "engine/learned_costs.h"
 #include "engine/memory_plan.h"
 #include "engine/paced_body.h"
+#include "engine/state_transfer.h"
 #include "engine/step_bodies.h"
 #include "model/checkpoint.h"
 #include "model/network.h"
@@ -45,6 +46,11 @@ struct EngineOptions {
   bool nvme_prewrite = false;
   double link_limit = 0;       ///< bytes per second between host and device, each way; 0: none
   LeastSeconds least_seconds;  ///< empty: operations take what they take
+  /// The store's run directories stay, and hold the whole state at each commit; made in nvme_paths
+  /// even where nothing lives on nvme. Else they are removed in the end.
+  bool keep_state = false;
+  bool reopen = false;    ///< with keep_state: the run `run_id` is opened, not made
+  bool in_place = false;  ///< headrace.durability: values that are committed are overwritten
 };
 
 /// What became of a step's updates during backward.
@@ -53,6 +59,9 @@ enum class Speculation : uint8_t {
   held,
   redone,  ///< the step was clipped or skipped
 };
+
+/// Key of a generation's run_state that holds a serialized proto::RunState.
+inline constexpr const char* kRunStateKey = "run";
 
 /// What one schedule run did, for metrics.
 struct EngineReport {
@@ -88,10 +97,28 @@ class Engine {
 
   using Progress = std::function<void(Elements done)>;
 
+  /// The bytes of a proto::RunState, which the trainer makes up.
+  using RunState = std::string;
+  /// Called once a step's numbers are known and before they are committed.
+  using StepEnd = std::function<RunState()>;
+
   /// Weights from the checkpoint, optimizer state zero.
-  void load(const model::CheckpointReader& reader, const Progress& progress);
-  /// One optimizer step over numbers.micro_batches batches, then a commit of the store.
-  EngineReport train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers);
+  void load(const model::CheckpointReader& reader, const Progress& progress,
+            const RunState& state = {});
+  /// The state of the store's committed generation (see options.reopen), which has the layout
+  /// `stored`; `state` describes it in the present layout.
+  using ResumeProgress = std::function<void(int64_t done, int64_t total)>;
+  void resume(const proto::StateLayout& stored, const std::string& optimizer, const RunState& state,
+              const ResumeProgress& progress);
+  /// One optimizer step over numbers.micro_batches batches, then a commit of the store where it
+  /// commits every step.
+  EngineReport train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers,
+                          const StepEnd& on_end = {});
+  /// Every step ends with a commit of the whole state: all of it lives on nvme, or none is kept.
+  bool commits_every_step() const { return checkpoint_.raw.empty(); }
+  /// With keep_state, where not every step does that: writes what lives elsewhere to the store and
+  /// commits.
+  void checkpoint(const RunState& state);
   /// Sum of the losses of the counted labels.
   double evaluate(const model::TokenBatch& batch);
   void save(model::CheckpointWriter& writer, const Progress& progress);
@@ -107,6 +134,8 @@ class Engine {
   Bytes host_high_water() const;
   Bytes bytes_on_disk() const;
   std::vector<std::string> run_directories() const;
+  /// Null where nothing lives on nvme and no state is kept.
+  tiers::ExtentStore* state_store() const { return extents_.get(); }
 
  private:
   struct CachedSchedule {
@@ -125,8 +154,10 @@ class Engine {
   bool should_speculate(const StepNumbers& numbers) const;
   void redo_updates(StepNumbers& numbers, EngineReport& report);
   void forget_changes();
-  double commit(const StepNumbers& numbers, EngineReport& report);
+  void mark();
+  double end_step(const RunState& state, EngineReport& report);
   void learn(StepTrace& trace, const EngineReport& report, double commit_seconds);
+  void commit(const RunState& state);
 
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<model::Network> network_;
@@ -155,7 +186,9 @@ class Engine {
   std::shared_ptr<const CachedSchedule> last_training_;
   const StepTrace* last_trace_ = nullptr;  ///< of last_training_
   std::map<const StepTrace*, LearnedCosts> learned_;
-  bool last_was_unclipped_ = false;
+  std::optional<bool> last_was_final_;  ///< the last step was neither clipped nor skipped
+  bool in_place_ = false;
+  StateTransfer checkpoint_;  ///< empty: the store has everything at the end of a step
   uint64_t generation_ = 0;
 };
 

@@ -176,6 +176,7 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) 
   options.state = input.request.state;
   options.tokens = input.shape.tokens();
   options.micro_batches = input.request.micro_batches;
+  options.fp32_gradients = input.request.fp32_gradients;
   options.order = order.accumulation;
   options.update_mode = order.updates;
   options.accumulate_on_device = order.accumulate_on_device;
@@ -196,7 +197,11 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) 
   plan.load = make_load_trace(plan.layout, input.work);
   plan.save = make_save_trace(plan.layout, input.work);
   plan.homes = pack_homes(plan.layout);
-  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * 2;
+  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * (input.request.in_place ? 1 : 2);
+  if (order.updates == UpdateMode::speculative && plan.layout.placement.weights != Tier::nvme) {
+    // The last checkpoint, beside the values before and after the step.
+    plan.minimum_nvme += slot_sum(plan.layout, Tier::nvme);
+  }
   if (plan.has_device()) {
     Bytes arena;
     for (const auto* trace : all_traces(plan)) {
@@ -243,8 +248,8 @@ std::optional<UpdateMode> overlapping_mode(const MemoryRequest& request) {
     return UpdateMode::during_backward;
   }
   // Only the store keeps the old values of what has been written anew.
-  return request.offload_optimizer == Tier::nvme ? std::optional(UpdateMode::speculative)
-                                                 : std::nullopt;
+  const bool keeps_old = request.offload_optimizer == Tier::nvme && !request.in_place;
+  return keeps_old ? std::optional(UpdateMode::speculative) : std::nullopt;
 }
 
 /// All orders that may be chosen, the preferred ones first.
@@ -294,7 +299,8 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, 
     MemoryPlan plan = lay_out(input, shard, order);
     if (plan.minimum_device <= device_memory) {
       fit_host(plan, device_memory, input.request.host_memory);
-      if (plan.minimum_host <= input.request.host_memory) {
+      if (plan.minimum_host <= input.request.host_memory &&
+          plan.minimum_nvme <= input.request.nvme_budget) {
         return plan;
       }
     }
@@ -306,8 +312,9 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, 
 }
 
 /// What the first step takes at assumed rates; of a plan that can speculate, one that does.
-double predicted_seconds(const MemoryPlan& plan) {
+double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
   scheduler::CompileInput compile;
+  compile.rates = rates;
   compile.trace = plan.speculative ? &plan.speculative->trace : &plan.training.trace;
   compile.objects = &plan.layout.objects;
   compile.budgets.device = plan.device_arena;
@@ -316,22 +323,32 @@ double predicted_seconds(const MemoryPlan& plan) {
   return scheduler::simulate(compile, scheduler::make_optimal_policy()->compile(compile)).seconds;
 }
 
-/// The first of the plans, which are in order of preference, that is about as fast as the fastest:
-/// the rates are assumed.
-MemoryPlan fastest(std::vector<MemoryPlan> plans) {
-  constexpr double kAboutAsFast = 1.1;
+/// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
+/// of all, else of the next one. The plans are in order of preference.
+MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
+  constexpr double kAboutAsFast = 1.1;  // the rates are assumed
   if (plans.size() == 1) {
     return std::move(plans.front());
   }
   std::vector<double> seconds;
   seconds.reserve(plans.size());
   for (const MemoryPlan& plan : plans) {
-    seconds.push_back(predicted_seconds(plan));
+    seconds.push_back(predicted_seconds(plan, rates));
   }
-  const double least = *std::min_element(seconds.begin(), seconds.end());
-  const auto chosen = std::find_if(seconds.begin(), seconds.end(),
-                                   [&](double each) { return each <= kAboutAsFast * least; });
-  return std::move(plans[static_cast<size_t>(chosen - seconds.begin())]);
+  const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
+  const auto first =
+      std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= enough; });
+  auto chosen = static_cast<size_t>(first - seconds.begin());
+  const ModelLayout& preferred = plans[chosen].layout;
+  for (size_t i = chosen + 1; i < plans.size(); ++i) {
+    const ModelLayout& other = plans[i].layout;
+    const bool same_accumulation = other.order == preferred.order &&
+                                   other.accumulates_on_device == preferred.accumulates_on_device;
+    if (same_accumulation && seconds[i] < seconds[chosen]) {
+      chosen = i;
+    }
+  }
+  return std::move(plans[chosen]);
 }
 
 }  // namespace
@@ -348,7 +365,7 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
     }
   }
   HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
-  MemoryPlan plan = fastest(std::move(plans));
+  MemoryPlan plan = fastest(std::move(plans), request.rates);
   plan.minimum_device = smallest.minimum_device;
   plan.minimum_host = smallest.minimum_host;
   return plan;

@@ -18,8 +18,9 @@ struct MemoryRequest {
       device_memory;  ///< set: a device tier of this size; empty: compute on the host
   Bytes host_memory;  ///< hard budget
   bool has_nvme = false;
-  Bytes nvme_budget;                      ///< most bytes on disk
-  std::string nvme_path;                  ///< for messages
+  Bytes nvme_budget;      ///< most bytes on disk
+  bool in_place = false;  ///< values on disk are overwritten: the next step needs no room
+  std::string nvme_path;  ///< for messages
   std::optional<Tier> offload_param;      ///< empty: none
   std::optional<Tier> offload_optimizer;  ///< empty: none
   bool host_activations = false;          ///< cpu_checkpointing
@@ -28,6 +29,8 @@ struct MemoryRequest {
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
+  scheduler::Rates rates;         ///< by which orders are compared, until they are measured
+  bool fp32_gradients = false;    ///< sums of gradients are not rounded to the compute dtype
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.

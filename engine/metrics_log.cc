@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -47,10 +48,48 @@ const char* name_of(Speculation speculation) {
 
 }  // namespace
 
-MetricsLog::MetricsLog(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
+MetricsLog::MetricsLog(const std::string& path, int64_t last_step) : path_(path) {
+  if (last_step > 0) {
+    keep_lines(last_step);
+  }
+  file_.open(path, last_step > 0 ? std::ios::app : std::ios::trunc);
   if (!file_) {
     throw IoError("cannot open the metrics file", {.path = path, .error_number = errno});
   }
+}
+
+/// Rewrites the file: a killed run may have left lines of steps that were not committed, or half a
+/// line.
+void MetricsLog::keep_lines(int64_t last_step) {
+  std::ifstream old(path_);
+  const std::string rewritten = path_ + ".new";
+  std::ofstream kept(rewritten, std::ios::trunc);
+  std::string line;
+  while (std::getline(old, line)) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto step = json.is_object() ? json.value("step", int64_t{0}) : 0;
+    if (step < 1 || step > last_step) {
+      continue;
+    }
+    kept << line << '\n';
+    if (step == last_step) {
+      (json.contains("validation_loss") ? has_evaluation_ : has_step_) = true;
+    }
+  }
+  kept.flush();
+  if (!kept || std::rename(rewritten.c_str(), path_.c_str()) != 0) {
+    throw IoError("cannot rewrite the metrics file", {.path = path_, .error_number = errno});
+  }
+}
+
+void MetricsLog::write_restored(int64_t step, const proto::StepRecord& record) {
+  append(nlohmann::ordered_json{{"step", step},
+                                {"loss", number(record.loss())},
+                                {"gradient_norm", number(record.gradient_norm())},
+                                {"learning_rate", record.learning_rate()},
+                                {"loss_scale", record.loss_scale()},
+                                {"skipped", record.skipped()}}
+             .dump());
 }
 
 void MetricsLog::write(const StepReport& report) {

@@ -4,24 +4,34 @@
 #include <string>
 
 #include "engine/trainer.h"
+#include "proto/run_state.pb.h"
 
 namespace headrace::engine {
 
 /// metrics.jsonl of a run: one JSON object per step with everything the step line shows, bytes
-/// moved per boundary and the split of the wall time. Starts anew; each line is flushed. Throws
-/// IoError.
+/// moved per boundary and the split of the wall time. Each line is flushed. Throws IoError.
 class MetricsLog {
  public:
-  explicit MetricsLog(const std::string& path);
+  /// Keeps the lines of steps up to `last_step`, of the run that goes on; 0: starts anew.
+  explicit MetricsLog(const std::string& path, int64_t last_step = 0);
 
   void write(const StepReport& report);
+  /// What is known of the last step of a run that was killed before its line was written.
+  void write_restored(int64_t step, const proto::StepRecord& record);
   void write_evaluation(int64_t step, double validation_loss);
 
+  /// Whether the last step that was kept has its line, and that of an evaluation after it.
+  bool has_step() const { return has_step_; }
+  bool has_evaluation() const { return has_evaluation_; }
+
  private:
+  void keep_lines(int64_t last_step);
   void append(const std::string& line);
 
   std::string path_;
   std::ofstream file_;
+  bool has_step_ = false;
+  bool has_evaluation_ = false;
 };
 
 /// The lane that bounds a step, and the share of the step's time it was busy (1: at its bound).

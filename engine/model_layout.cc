@@ -50,90 +50,137 @@ StateFormat state_format(const LayoutOptions& options) {
   return format;
 }
 
-}  // namespace
+/// Makes the objects of one module after the other, then those of the micro-batches.
+class LayoutBuilder {
+ public:
+  LayoutBuilder(const model::ModelConfig& config, const LayoutOptions& options)
+      : config_(config), options_(options), table_(layout_.objects, options.alignment) {
+    layout_.dtype = options.dtype;
+    layout_.placement = options.placement;
+    layout_.state = state_format(options);
+    layout_.order = options.order;
+    layout_.update_mode = options.update_mode;
+    layout_.accumulates_on_device = options.accumulate_on_device;
+  }
 
-ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
-  HR_CHECK(options.shard_max >= kStatisticsBlock, "shard of {} elements",
-           options.shard_max.count());
-  ModelLayout layout;
-  layout.dtype = options.dtype;
-  layout.placement = options.placement;
-  ObjectTable table(layout.objects, options.alignment);
-
-  const Placement& placement = options.placement;
-  const Elements shard_max = options.shard_max / kStatisticsBlock * kStatisticsBlock;
-  layout.state = state_format(options);
-  layout.order = options.order;
-  layout.update_mode = options.update_mode;
-  layout.accumulates_on_device = options.accumulate_on_device;
-  const bool speculative = options.update_mode == UpdateMode::speculative;
-  const Tier gradients = slower(placement.update(), placement.gradients);
-  // A gradient that an update may need a second time stays in the host, whatever its floor.
-  const auto final_gradient = [&](std::string name, Bytes size, Tier floor) {
-    return speculative ? table.persistent(std::move(name), size, Tier::host)
-                       : table.transient(std::move(name), size, floor);
-  };
-  const bool keeps_weights =
-      speculative && placement.weights != Tier::nvme && layout.state.master != MasterPlace::state;
-
-  for (model::ModuleSpec& spec : model::module_specs(config)) {
+  void add_module(model::ModuleSpec spec) {
+    const bool is_tied = config_.tie_word_embeddings && layout_.modules.empty();  // the embedding
     ModuleObjects module;
-    module.weights = table.persistent(spec.name + ".weights", bytes_for(spec.count, options.dtype),
-                                      placement.weights);
-    const bool is_tied = config.tie_word_embeddings && layout.modules.empty();  // the embedding
-    const bool sums = options.micro_batches > 1 || is_tied;
-    // A fresh gradient passes down to where it is accumulated or used.
-    const Bytes gradient_size = bytes_for(spec.count, options.dtype);
-    if (!sums) {
-      module.gradients = {final_gradient(spec.name + ".gradient", gradient_size, gradients)};
-    }
-    const bool in_turns = options.order == AccumulationOrder::layer_major &&
-                          options.micro_batches > 1 && !options.accumulate_on_device;
-    for (size_t i = 0; sums && i < (in_turns ? 2 : 1); ++i) {
-      module.gradients.push_back(
-          table.transient(spec.name + ".gradient." + std::to_string(i), gradient_size, gradients));
-    }
+    module.weights = table_.persistent(
+        spec.name + ".weights", bytes_for(spec.count, options_.dtype), options_.placement.weights);
+    const bool sums = options_.micro_batches > 1 || is_tied;
+    add_gradients(module, spec, sums);
+    const Elements shard_max = options_.shard_max / kStatisticsBlock * kStatisticsBlock;
     for (Elements first; first < spec.count; first += shard_max) {
       Shard shard;
       shard.first = first;
       shard.count = std::min(shard_max, spec.count - first);
       const std::string suffix = "." + std::to_string(module.shards.size());
-      shard.state = table.persistent(spec.name + ".optimizer" + suffix,
-                                     layout.state.offsets(shard.count).size, placement.optimizer);
+      shard.state =
+          table_.persistent(spec.name + ".optimizer" + suffix,
+                            layout_.state.offsets(shard.count).size, options_.placement.optimizer);
       if (sums) {
-        shard.accumulator = final_gradient(spec.name + ".accumulator" + suffix,
-                                           bytes_for(shard.count, DType::f32), placement.gradients);
+        add_sums(shard, spec.name, suffix, module.packed_gradient.has_value(), is_tied);
       }
-      if (is_tied && options.micro_batches > 1) {
-        shard.embedding_accumulator =
-            table.transient(spec.name + ".embedding_accumulator" + suffix,
-                            bytes_for(shard.count, DType::f32), placement.gradients);
-      }
-      if (keeps_weights) {
-        shard.weights_before = table.persistent(spec.name + ".weights_before" + suffix,
-                                                bytes_for(shard.count, options.dtype), Tier::host);
+      if (keeps_weights()) {
+        shard.weights_before =
+            table_.persistent(spec.name + ".weights_before" + suffix,
+                              bytes_for(shard.count, options_.dtype), Tier::host);
       }
       module.shards.push_back(shard);
     }
     module.spec = std::move(spec);
-    layout.modules.push_back(std::move(module));
+    layout_.modules.push_back(std::move(module));
   }
 
-  const Bytes activation = bytes_for(Elements(options.tokens) * config.hidden_size, options.dtype);
-  const int64_t sets = options.order == AccumulationOrder::layer_major ? options.micro_batches : 1;
-  for (int64_t set = 0; set < sets; ++set) {
-    const std::string suffix = sets > 1 ? ".micro_batch." + std::to_string(set) : "";
-    std::vector<ObjectId>& activations = layout.activations.emplace_back();
-    for (int64_t i = 0; i <= config.layers; ++i) {
-      activations.push_back(table.transient("activation." + std::to_string(i) + suffix, activation,
-                                            placement.activations));
+  void add_activations() {
+    const Placement& placement = options_.placement;
+    const Bytes size = bytes_for(Elements(options_.tokens) * config_.hidden_size, options_.dtype);
+    const int64_t sets =
+        options_.order == AccumulationOrder::layer_major ? options_.micro_batches : 1;
+    for (int64_t set = 0; set < sets; ++set) {
+      const std::string suffix = sets > 1 ? ".micro_batch." + std::to_string(set) : "";
+      std::vector<ObjectId>& activations = layout_.activations.emplace_back();
+      for (int64_t i = 0; i <= config_.layers; ++i) {
+        activations.push_back(table_.transient("activation." + std::to_string(i) + suffix, size,
+                                               placement.activations));
+      }
+      layout_.activation_gradients.push_back(table_.transient(
+          "activation_gradient" + suffix, size,
+          sets > 1 ? slower(placement.compute, placement.activations) : placement.compute));
     }
-    layout.activation_gradients.push_back(table.transient(
-        "activation_gradient" + suffix, activation,
-        sets > 1 ? slower(placement.compute, placement.activations) : placement.compute));
   }
-  layout.gradient_norm = table.transient("gradient_norm", Bytes(1), placement.update());
-  return layout;
+
+  ModelLayout take() {
+    layout_.gradient_norm =
+        table_.transient("gradient_norm", Bytes(1), options_.placement.update());
+    return std::move(layout_);
+  }
+
+ private:
+  bool is_speculative() const { return options_.update_mode == UpdateMode::speculative; }
+  /// The weights hold a part of the master, and the store has no older copy of them.
+  bool keeps_weights() const {
+    return is_speculative() && options_.placement.weights != Tier::nvme &&
+           layout_.state.master != MasterPlace::state;
+  }
+
+  /// A gradient that an update may need a second time stays in the host, whatever its floor.
+  ObjectId final_gradient(std::string name, Bytes size, Tier floor) {
+    return is_speculative() ? table_.persistent(std::move(name), size, Tier::host)
+                            : table_.transient(std::move(name), size, floor);
+  }
+
+  void add_gradients(ModuleObjects& module, const model::ModuleSpec& spec, bool sums) {
+    // A fresh gradient passes down to where it is accumulated or used.
+    const Tier floor = slower(options_.placement.update(), options_.placement.gradients);
+    const Bytes size = bytes_for(spec.count, options_.dtype);
+    const bool rounds = options_.dtype != DType::f32 && !options_.fp32_gradients;
+    if (!sums || rounds) {
+      module.packed_gradient = final_gradient(spec.name + ".gradient", size, floor);
+    }
+    if (!sums) {
+      module.gradients = {*module.packed_gradient};
+      return;
+    }
+    const bool in_turns = options_.order == AccumulationOrder::layer_major &&
+                          options_.micro_batches > 1 && !options_.accumulate_on_device;
+    for (int i = 0; i < (in_turns ? 2 : 1); ++i) {
+      module.gradients.push_back(
+          table_.transient(spec.name + ".gradient." + std::to_string(i), size, floor));
+    }
+  }
+
+  void add_sums(Shard& shard, const std::string& module, const std::string& suffix, bool rounds,
+                bool is_tied) {
+    const Bytes size = bytes_for(shard.count, DType::f32);
+    const Tier floor = options_.placement.gradients;
+    const std::string name = module + ".accumulator" + suffix;
+    shard.accumulator =
+        rounds ? table_.transient(name, size, floor) : final_gradient(name, size, floor);
+    if (is_tied && options_.micro_batches > 1) {
+      shard.embedding_accumulator =
+          table_.transient(module + ".embedding_accumulator" + suffix, size, floor);
+    }
+  }
+
+  const model::ModelConfig& config_;
+  const LayoutOptions& options_;
+  ModelLayout layout_;
+  ObjectTable table_;
+};
+
+}  // namespace
+
+ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
+  HR_CHECK(options.shard_max >= kStatisticsBlock, "shard of {} elements",
+           options.shard_max.count());
+  LayoutBuilder builder(config, options);
+  for (model::ModuleSpec& spec : model::module_specs(config)) {
+    builder.add_module(std::move(spec));
+  }
+  builder.add_activations();
+  return builder.take();
 }
 
 StateBytes state_bytes(const ModelLayout& layout) {
@@ -141,12 +188,15 @@ StateBytes state_bytes(const ModelLayout& layout) {
   StateBytes bytes;
   for (const ModuleObjects& module : layout.modules) {
     bytes.weights += size(module.weights);
-    bytes.gradients +=
-        module.shards.front().accumulator ? Bytes(0) : size(module.gradients.front());
+    // Sums that are rounded are alive all at once in one order only.
+    const bool is_packed =
+        module.packed_gradient &&
+        (layout.order == AccumulationOrder::layer_major || !module.shards.front().accumulator);
+    bytes.gradients += is_packed ? size(*module.packed_gradient) : Bytes(0);
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
       for (const auto& sum : {shard.accumulator, shard.embedding_accumulator}) {
-        bytes.gradients += sum ? size(*sum) : Bytes(0);
+        bytes.gradients += sum && !is_packed ? size(*sum) : Bytes(0);
       }
     }
   }

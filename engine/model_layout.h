@@ -33,8 +33,7 @@ struct Shard {
   Elements first;
   Elements count;
   ObjectId state{};  ///< optimizer state, as ModelLayout::state says
-  /// fp32 sum of the gradients, `count` elements. Empty where a module has one gradient per step:
-  /// that one is used as it is.
+  /// fp32 sum of the gradients, `count` elements. Empty where a module has one gradient per step.
   std::optional<ObjectId> accumulator;
   /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
   /// of the embedding are summed here, so that the sum does not depend on the order of the passes.
@@ -49,6 +48,9 @@ struct ModuleObjects {
   /// Packed gradient of one micro-batch in the compute dtype. Two take turns where the
   /// micro-batches follow each other, so that one is accumulated while the next is computed.
   std::vector<ObjectId> gradients;
+  /// What the updates read where the final gradient is in the compute dtype, packed: the step's
+  /// only gradient, or the sums rounded once. Empty: they read the accumulators.
+  std::optional<ObjectId> packed_gradient;
   std::vector<Shard> shards;
 };
 
@@ -84,6 +86,8 @@ struct LayoutOptions {
   Elements shard_max;  ///< sub_group_size, already limited by the host budget
   int64_t tokens = 0;  ///< per micro-batch
   int64_t micro_batches = 1;
+  bool fp32_gradients =
+      false;  ///< sums of gradients stay in fp32; else rounded to `dtype` when final
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
   bool accumulate_on_device = false;  ///< layer_major with a device tier only

@@ -41,6 +41,31 @@ std::vector<double> nvme_weights(const std::vector<std::string>& paths,
   return weights;
 }
 
+std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths,
+                                    const aio::ProfileCatalog& catalog) {
+  double mixed = 0;
+  for (const std::string& path : paths) {
+    try {
+      const auto profile = catalog.storage_for(path);
+      if (!profile || !(profile->best().mixed_rate() > 0)) {
+        return std::nullopt;
+      }
+      mixed += profile->best().mixed_rate();
+    } catch (const Error&) {
+      return std::nullopt;  // nvme_weights() has said so
+    }
+  }
+  return paths.empty() ? std::nullopt : std::optional(NvmeRates{mixed / 2, mixed / 2});
+}
+
+std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths) {
+  try {
+    return nvme_rates(paths, aio::ProfileCatalog::standard());
+  } catch (const InputError&) {
+    return std::nullopt;  // no home folder, no profiles
+  }
+}
+
 std::vector<double> nvme_weights(const std::vector<std::string>& paths) {
   if (paths.size() < 2) {
     return {};

@@ -56,10 +56,33 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.sub_group_size = settings.offload.sub_group;
   request.state = settings.state;
   request.accumulation_order = settings.accumulation_order;
+  request.fp32_gradients = settings.fp32_gradients;
   request.optimizer_overlap = settings.optimizer_overlap;
   request.updates_need_norm = settings.gradient_clipping > 0 || settings.skip_nonfinite_steps;
   request.micro_batches = settings.batch.accumulation_steps;
   return request;
+}
+
+double per_second(const std::optional<Bytes>& limit) {
+  return static_cast<double>(limit.value_or(Bytes(0)).count());
+}
+
+/// What the lanes are taken to reach before anything is measured: what a probe has found, or the
+/// usual, but not more than the limits.
+scheduler::Rates assumed_rates(const Settings& settings) {
+  scheduler::Rates rates;
+  if (const auto probed = nvme_rates(settings.offload.nvme_paths)) {
+    rates.nvme_read = probed->read;
+    rates.nvme_write = probed->write;
+  }
+  const auto limit = [](double& rate, const std::optional<Bytes>& most) {
+    rate = most ? std::min(rate, per_second(most)) : rate;
+  };
+  limit(rates.nvme_read, settings.aio.read_limit);
+  limit(rates.nvme_write, settings.aio.write_limit);
+  limit(rates.host_to_device, settings.link_limit);
+  limit(rates.device_to_host, settings.link_limit);
+  return rates;
 }
 
 }  // namespace
@@ -80,9 +103,6 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.io.block_size = settings.aio.block_size;
   options.io.adaptive_depth = settings.aio.adaptive_depth;
   options.io.submission = settings.aio.submission;
-  const auto per_second = [](const std::optional<Bytes>& limit) {
-    return static_cast<double>(limit.value_or(Bytes(0)).count());
-  };
   options.io.limits.read_bytes_per_second = per_second(settings.aio.read_limit);
   options.io.limits.write_bytes_per_second = per_second(settings.aio.write_limit);
   options.link_limit = per_second(settings.link_limit);
@@ -98,7 +118,12 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.memory = make_memory_request(settings, limits);
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
+  options.memory.rates = assumed_rates(settings);
   return options;
+}
+
+Bytes default_disk_budget(const std::string& path) {
+  return share_of(tiers::machine_limits(path).disk_free, kDefaultDiskShare);
 }
 
 LrScheduleOptions make_lr_options(const Settings& settings) {

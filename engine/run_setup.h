@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "engine/config/settings.h"
 #include "engine/engine.h"
 #include "engine/optimizer/loss_scaler.h"
@@ -10,6 +12,8 @@ namespace headrace::engine {
 /// Connects the resolved settings with the parts that act on them. Budgets that are not set come
 /// from the machine: host memory from cgroup limit and free memory, disk from the free space.
 EngineOptions make_engine_options(const Settings& settings, int64_t seq);
+/// What a run may take of the disk that holds `path` where no budget is given.
+Bytes default_disk_budget(const std::string& path);
 LrScheduleOptions make_lr_options(const Settings& settings);
 LossScalerOptions make_loss_scaler_options(const Settings& settings);
 

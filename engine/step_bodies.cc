@@ -7,34 +7,11 @@
 #include "base/check.h"
 #include "device/cpu/row_kernels.h"
 #include "engine/master_weights.h"
+#include "engine/shard_arrays.h"
 
 namespace headrace::engine {
 
 namespace {
-
-/// Calls body(parameter, first in parameter, offset in range, count) for the parts of the packed
-/// range that belong to parameters, and gap(offset in range, count) for alignment gaps.
-template <class Body, class Gap>
-void for_parameter_ranges(const model::ModuleSpec& spec, Elements first, Elements count,
-                          const Body& body, const Gap& gap) {
-  const int64_t end = (first + count).count();
-  int64_t at = first.count();
-  for (const model::ParameterSpec& parameter : spec.parameters) {
-    const int64_t begin = std::max(at, parameter.offset.count());
-    const int64_t stop = std::min(end, (parameter.offset + parameter.count).count());
-    if (begin >= stop) {
-      continue;
-    }
-    if (begin > at) {
-      gap(at - first.count(), begin - at);
-    }
-    body(parameter, begin - parameter.offset.count(), begin - first.count(), stop - begin);
-    at = stop;
-  }
-  if (at < end) {
-    gap(at - first.count(), end - at);
-  }
-}
 
 float* floats(std::span<std::byte> bytes) {
   return reinterpret_cast<float*>(bytes.data());
@@ -79,7 +56,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
-        if (layout_.accumulates_on_device) {
+        if (step.on_device) {
           accumulate_on_device(step, uses);
         } else {
           accumulate(step, uses);
@@ -87,6 +64,9 @@ OperationBody StepBodies::training(const StepTrace& trace,
         return;
       case StepKind::join_sums:
         join_sums(step, uses);
+        return;
+      case StepKind::round_sum:
+        round_sum(step, uses);
         return;
       case StepKind::measure:
         measure(step, uses);
@@ -260,13 +240,35 @@ void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
   const Elements count = layout_.modules[step.module].shards[step.shard].count;
   float* const sum = floats(uses[1]);
   device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
-  clear_gaps(step, sum);
-  gather_statistics(step, sum);
+  if (step.last_gradient) {
+    clear_gaps(step, sum);
+    gather_statistics(step, sum);
+  }
+}
+
+/// Leaves the gaps between parameters as they are.
+void StepBodies::round_sum(const StepOperation& step, UseBytes uses) {
+  const ModuleObjects& module = layout_.modules[step.module];
+  const Shard& shard = module.shards[step.shard];
+  const float* sum = floats(uses[0]);
+  std::byte* const rounded = uses[1].data();
+  for_parameter_ranges(
+      module.spec, shard.first, shard.count,
+      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
+        std::byte* const target =
+            rounded + bytes_for(parameter.offset + Elements(first), layout_.dtype).count();
+        if (step.on_device) {
+          kernels_.cast(stream_, sum + at, DType::f32, target, layout_.dtype, Elements(count));
+        } else {
+          device::cpu::cast(sum + at, DType::f32, target, layout_.dtype, Elements(count));
+        }
+      },
+      [](int64_t /*at*/, int64_t /*count*/) {});
 }
 
 /// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
 void StepBodies::measure(const StepOperation& step, UseBytes uses) {
-  if (layout_.modules[step.module].shards[step.shard].accumulator) {
+  if (!layout_.modules[step.module].packed_gradient) {
     clear_gaps(step, floats(uses[0]));
     gather_statistics(step, floats(uses[0]));
     return;
@@ -323,30 +325,10 @@ void StepBodies::finish_norm(StepNumbers& numbers) {
   numbers.optimizer.gradient_scale = gradient_scale(numbers.loss_scale, divisor);
 }
 
-/// The arrays of a shard whose optimizer state object is at `state` and whose module's packed
-/// weights are at `weights`; the gradient is left out.
 UpdateShard StepBodies::shard_arrays(const Shard& shard, std::byte* state,
                                      std::byte* weights) const {
-  const StateFormat& format = layout_.state;
-  const StateFormat::Offsets offsets = format.offsets(shard.count);
-  std::byte* const own_weights = weights + bytes_for(shard.first, layout_.dtype).count();
-  UpdateShard arrays;
-  arrays.count = shard.count;
-  arrays.weight_dtype = layout_.dtype;
-  arrays.moment_dtype = format.moment_dtype;
-  if (format.master == MasterPlace::weight) {
-    arrays.master = reinterpret_cast<float*>(own_weights);
-  } else {
-    arrays.weight = own_weights;
-  }
-  if (format.master == MasterPlace::state) {
-    arrays.master = reinterpret_cast<float*>(state + offsets.master.count());
-  } else if (format.master == MasterPlace::split) {
-    arrays.master_low = reinterpret_cast<uint16_t*>(state + offsets.master.count());
-  }
-  arrays.moment1 = format.moments > 0 ? state + offsets.moment[0].count() : nullptr;
-  arrays.moment2 = format.moments > 1 ? state + offsets.moment[1].count() : nullptr;
-  return arrays;
+  return engine::shard_arrays(layout_.state, layout_.dtype, shard.first, shard.count, state,
+                              weights);
 }
 
 /// The weights of a shard within its module's packed vector.
@@ -385,7 +367,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
                         bool& weights_finite) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
-  if (shard.accumulator) {
+  if (!layout_.modules[step.module].packed_gradient) {
     arrays.gradient = uses[1].data();
     weights_finite &= engine::update(options, arrays).all_finite;
     return;

@@ -76,6 +76,7 @@ class StepBodies {
   void accumulate_on_device(const StepOperation& step, UseBytes uses);
   void clear_gaps(const StepOperation& step, float* gradient) const;
   void join_sums(const StepOperation& step, UseBytes uses);
+  void round_sum(const StepOperation& step, UseBytes uses);
   void measure(const StepOperation& step, UseBytes uses);
   void note_block(size_t module, Elements first, const float* gradient, Elements count);
   void gather_statistics(const StepOperation& step, const float* gradient);

@@ -87,28 +87,34 @@ class TraceBuilder {
   /// accumulators, where there are.
   void accumulate(size_t module, int64_t micro_batch, bool last, bool to_embedding = false) {
     const auto& shards = layout_.modules[module].shards;
+    const bool is_packed = layout_.modules[module].packed_gradient.has_value();
+    if (!shards.front().accumulator) {
+      measure(module);
+      return;
+    }
+    const bool second = to_embedding && shards.front().embedding_accumulator.has_value();
+    const bool on_device = layout_.accumulates_on_device;
     for (size_t k = 0; k < shards.size(); ++k) {
-      if (!shards[k].accumulator) {
-        measure(module, k, update_use(gradient(module, micro_batch), Access::read));
-        continue;
-      }
-      const bool second = to_embedding && shards[k].embedding_accumulator.has_value();
       add_to(second ? *shards[k].embedding_accumulator : *shards[k].accumulator,
              {.kind = StepKind::accumulate,
               .module = module,
               .shard = k,
               .micro_batch = micro_batch,
+              .on_device = on_device,
               .to_embedding = second,
-              .last_gradient = last && !second && !layout_.accumulates_on_device});
-      if (last && !second && layout_.accumulates_on_device) {
-        measure(module, k, update_use(*shards[k].accumulator, Access::update));
-      }
-      if (last && second) {
-        add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(shards[k].count, 12),
-            {update_use(*shards[k].embedding_accumulator, Access::read, true),
-             update_use(*shards[k].accumulator, Access::update), norm_use()},
-            {.kind = StepKind::join_sums, .module = module, .shard = k, .last_gradient = true});
-      }
+              .last_gradient = last && !second && !on_device && !is_packed});
+    }
+    if (!last) {
+      return;
+    }
+    for (size_t k = 0; second && k < shards.size(); ++k) {
+      join_sums(module, k, !is_packed);
+    }
+    for (size_t k = 0; is_packed && k < shards.size(); ++k) {
+      round_sum(module, k, on_device && !second);
+    }
+    if (is_packed || (on_device && !second)) {
+      measure(module);
     }
   }
 
@@ -176,17 +182,49 @@ class TraceBuilder {
                                                                     : Access::update;
   }
 
-  void measure(size_t module, size_t shard, Use gradient) {
-    add(Lane::cpu_optimizer, name_of(module) + ".measure",
-        seconds(layout_.modules[module].shards[shard].count, 2), {gradient, norm_use()},
-        {.kind = StepKind::measure, .module = module, .shard = shard, .last_gradient = true});
+  /// Adds the embedding's sum of a shard to the head's.
+  void join_sums(size_t module, size_t shard, bool is_final) {
+    const Shard& objects = layout_.modules[module].shards[shard];
+    std::vector<Use> uses = {update_use(*objects.embedding_accumulator, Access::read, true),
+                             update_use(*objects.accumulator, Access::update)};
+    if (is_final) {
+      uses.push_back(norm_use());
+    }
+    add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(objects.count, 12),
+        std::move(uses),
+        {.kind = StepKind::join_sums, .module = module, .shard = shard, .last_gradient = is_final});
+  }
+
+  void round_sum(size_t module, size_t shard, bool on_device) {
+    const ModuleObjects& objects = layout_.modules[module];
+    const Access access = shard == 0 ? Access::write : Access::update;
+    const Tier tier = on_device ? layout_.placement.compute : layout_.placement.update();
+    add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(module) + ".round_sum",
+        on_device ? device_seconds(objects.shards[shard].count, 6)
+                  : seconds(objects.shards[shard].count, 6),
+        {{*objects.shards[shard].accumulator, tier, Access::read, true},
+         {*objects.packed_gradient, tier, access, false}},
+        {.kind = StepKind::round_sum, .module = module, .shard = shard, .on_device = on_device});
+  }
+
+  /// Takes the statistics of a final gradient, with the last of which the norm is known.
+  void measure(size_t module) {
+    const ModuleObjects& objects = layout_.modules[module];
+    for (size_t k = 0; k < objects.shards.size(); ++k) {
+      const Use gradient = objects.packed_gradient
+                               ? update_use(*objects.packed_gradient, Access::read)
+                               : update_use(*objects.shards[k].accumulator, Access::update);
+      add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(objects.shards[k].count, 2),
+          {gradient, norm_use()},
+          {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
+    }
   }
 
   /// Adds the fresh gradient to one shard's accumulator.
   void add_to(ObjectId accumulator, StepOperation step) {
     const auto& shards = layout_.modules[step.module].shards;
     step.first_gradient = started_.insert(index_of(accumulator)).second;
-    const bool on_device = layout_.accumulates_on_device;
+    const bool on_device = step.on_device;
     const auto use = [&](ObjectId object, Access access, bool discard) {
       return on_device ? compute(object, access, discard) : update_use(object, access, discard);
     };
@@ -198,19 +236,17 @@ class TraceBuilder {
     }
     const Elements count = shards[step.shard].count;
     add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
-        on_device ? static_cast<double>(count.count()) * 10 / work_.device_bytes_per_second
-                  : seconds(count, 10),
-        std::move(uses), step);
+        on_device ? device_seconds(count, 10) : seconds(count, 10), std::move(uses), step);
   }
 
   /// State, final gradient and weights of a shard. `keep`: the gradient may be needed again.
   std::vector<Use> update_uses(size_t module, size_t shard, bool keep) const {
     const auto& shards = layout_.modules[module].shards;
     const bool is_last = shard + 1 == shards.size();
-    const auto& accumulator = shards[shard].accumulator;
+    const auto& packed = layout_.modules[module].packed_gradient;
     return {update_use(shards[shard].state, Access::update),
-            accumulator ? update_use(*accumulator, Access::read, !keep)
-                        : update_use(gradient(module, 0), Access::read, !keep && is_last),
+            packed ? update_use(*packed, Access::read, !keep && is_last)
+                   : update_use(*shards[shard].accumulator, Access::read, !keep),
             update_use(weights(module), weights_access(shard))};
   }
 
@@ -244,6 +280,10 @@ class TraceBuilder {
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {
     return static_cast<double>(count.count()) * bytes_per_element / work_.cpu_bytes_per_second;
+  }
+
+  double device_seconds(Elements count, double bytes_per_element) const {
+    return static_cast<double>(count.count()) * bytes_per_element / work_.device_bytes_per_second;
   }
 
   void add(Lane lane, std::string name, double seconds, std::vector<Use> uses, StepOperation step) {

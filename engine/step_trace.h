@@ -18,6 +18,7 @@ enum class StepKind : uint8_t {
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
   join_sums,    ///< adds one shard's embedding accumulator to its accumulator
+  round_sum,    ///< one shard's sum to the final gradient in the compute dtype
   measure,      ///< statistics of one shard of a gradient that is final as it has come
   finish_norm,  ///< global norm and clip coefficient are known after it
   update,       ///< optimizer step of one shard
@@ -33,6 +34,7 @@ struct StepOperation {
   size_t shard = 0;             ///< accumulate, update, load
   int64_t layer = 0;            ///< block operations
   int64_t micro_batch = 0;      ///< forward, backward, accumulate
+  bool on_device = false;       ///< accumulate, round_sum: by the compute lane
   bool to_embedding = false;    ///< accumulate: into the embedding accumulator
   bool first_gradient = false;  ///< accumulate: the accumulator is created
   bool last_gradient = false;   ///< accumulate: the accumulator is final afterwards

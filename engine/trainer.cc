@@ -14,7 +14,9 @@
 #include "engine/metrics_log.h"
 #include "engine/optimizer/loss_scaler.h"
 #include "engine/optimizer/lr_schedule.h"
+#include "engine/resume.h"
 #include "engine/run_setup.h"
+#include "engine/run_state.h"
 #include "model/presets.h"
 
 namespace headrace::engine {
@@ -39,12 +41,19 @@ class Training {
         observer_(observer),
         reader_(job.model_folder),
         data_(open_data()),
-        options_(make_engine_options(settings, job.seq)),
+        output_(prepare_output()),
+        numeric_settings_(numeric_settings(job, settings, reader_.config())),
+        found_(find_checked_run()),
+        options_(make_options()),
         engine_(reader_.config(), options_),
         schedule_(make_lr_options(settings)),
         scaler_(make_loss_scaler_options(settings)),
-        metrics_(prepare_output() + "/metrics.jsonl") {
+        metrics_(output_ + "/metrics.jsonl", resumes() ? found_->state->step() : 0) {
     say(describe(engine_.plan(), options_.memory));
+    if (options_.keep_state) {
+      write_run_pointer(output_, engine_.run_directories());
+      summary_.run_directory = engine_.run_directories().front();
+    }
     say("host memory: " + engine_.host_description());
     if (!engine_.io_description().empty()) {
       say("nvme I/O: " + engine_.io_description());
@@ -53,15 +62,21 @@ class Training {
 
   TrainSummary run(const std::atomic<bool>& stop) {
     const auto begin = Clock::now();
-    load();
-    for (int64_t step = 1; step <= job_.steps && !stop; ++step) {
+    resumes() ? resume() : load();
+    for (int64_t step = position_.step() + 1; step <= job_.steps && !stop; ++step) {
       train_step(step);
     }
     summary_.interrupted = summary_.steps < job_.steps;
-    if (job_.eval_steps > 0 && !stop) {
+    checkpoint();
+    const bool is_evaluated = summary_.resumed_from == summary_.steps && metrics_.has_evaluation();
+    if (job_.eval_steps > 0 && !stop && !is_evaluated) {
       evaluate(summary_.steps);
     }
     save();
+    if (options_.keep_state && !summary_.interrupted && !settings_.keeping.keep_run) {
+      engine_.state_store()->remove_on_close();
+      summary_.run_directory.clear();
+    }
     summary_.seconds = seconds_since(begin);
     summary_.host_budget = options_.memory.host_memory;
     summary_.device_high_water = engine_.device_high_water();
@@ -71,6 +86,7 @@ class Training {
       summary_.prediction_ratio = median(prediction_ratios_);
     }
     summary_.bytes_on_disk = engine_.bytes_on_disk();
+    summary_.written_by_run = Bytes(position_.nvme_bytes_written());
     summary_.peak_rss = peak_resident_bytes();
     return summary_;
   }
@@ -111,9 +127,106 @@ class Training {
     return job_.output_folder;
   }
 
+  bool resumes() const { return found_ && found_->state; }
+
+  std::optional<FoundRun> find_checked_run() const {
+    std::optional<FoundRun> found = find_run(job_, settings_);
+    if (found && found->state) {
+      const auto& stored = found->state->settings();
+      check_settings({stored.begin(), stored.end()}, numeric_settings_, job_.allowed_changes,
+                     found->directory);
+    }
+    return found;
+  }
+
+  EngineOptions make_options() const {
+    EngineOptions options = make_engine_options(settings_, job_.seq);
+    set_run(options, job_, settings_, found_);
+    check_state_room(options, settings_, reader_.config());
+    return options;
+  }
+
   void load() {
     const int64_t total = total_elements();
-    engine_.load(reader_, [&](Elements done) { progress("loading", done.count(), total); });
+    describe_run();
+    engine_.load(
+        reader_, [&](Elements done) { progress("loading", done.count(), total); },
+        position_.SerializeAsString());
+  }
+
+  /// What does not change from step to step.
+  void describe_run() {
+    position_.mutable_settings()->clear();
+    position_.mutable_settings()->insert(numeric_settings_.begin(), numeric_settings_.end());
+    *position_.mutable_layout() =
+        describe(engine_.plan().layout, optimizer_name(settings_.optimizer.kind));
+    position_.set_model_config_json(model::to_config_json(reader_.config(), settings_.dtype));
+    position_.set_model_folder(std::filesystem::absolute(job_.model_folder).lexically_normal());
+    note_loss_scale();
+  }
+
+  void note_loss_scale() {
+    const LossScalerState& state = scaler_.state();
+    proto::LossScaler& to = *position_.mutable_loss_scaler();
+    to.set_scale(state.scale);
+    to.set_iteration(state.iteration);
+    to.set_last_overflow_iteration(state.last_overflow_iteration);
+    to.set_hysteresis_left(state.hysteresis_left);
+  }
+
+  /// Goes on from the committed generation.
+  void resume() {
+    position_ = *found_->state;
+    const proto::StateLayout stored = position_.layout();
+    const proto::LossScaler& scaler = position_.loss_scaler();
+    if (position_.settings_size() > 0 && !job_.allowed_changes.contains("fp16.dynamic")) {
+      scaler_.restore({scaler.scale(), scaler.iteration(), scaler.last_overflow_iteration(),
+                       scaler.hysteresis_left()});
+    }
+    describe_run();
+    say(fmt::format("going on after step {} of the run in {}", position_.step(),
+                    found_->directory));
+    engine_.resume(stored, optimizer_name(settings_.optimizer.kind), position_.SerializeAsString(),
+                   [&](int64_t done, int64_t total) { progress("resuming", done, total); });
+    checkpointed_step_ = position_.step();
+    summary_.resumed_from = position_.step();
+    summary_.steps = position_.step();
+    summary_.first_loss = position_.first_loss();
+    summary_.last_loss = position_.last_step().loss();
+    if (!metrics_.has_step() && position_.step() > 0) {
+      metrics_.write_restored(position_.step(), position_.last_step());
+    }
+    if (is_evaluation_due(position_.step()) && !metrics_.has_evaluation()) {
+      evaluate(position_.step());
+    }
+    if (is_save_point(position_.step())) {
+      take_snapshot();
+    }
+  }
+
+  bool is_save_point(int64_t step) const {
+    const int64_t interval = settings_.keeping.save_interval;
+    return interval > 0 && step > 0 && step % interval == 0;
+  }
+  bool is_evaluation_due(int64_t step) const {
+    return job_.eval_steps > 0 && step > 0 && step % job_.eval_steps == 0 && step != job_.steps;
+  }
+
+  /// Brings state that lives in memory to the disk, where the last step did not.
+  void checkpoint() {
+    if (!engine_.commits_every_step() && checkpointed_step_ != position_.step()) {
+      engine_.checkpoint(position_.SerializeAsString());
+      checkpointed_step_ = position_.step();
+    }
+  }
+
+  /// The training is worth more than a snapshot: one for which there is no room is left out.
+  void take_snapshot() {
+    try {
+      engine_.state_store()->take_snapshot(true, settings_.keeping.keep_last);
+    } catch (const CapacityError& error) {
+      log_warning("step {}: no snapshot was taken: {}", position_.step(), error.what());
+    }
   }
 
   void save() {
@@ -139,8 +252,8 @@ class Training {
   std::vector<model::TokenBatch> next_batches() {
     std::vector<model::TokenBatch> batches;
     for (int64_t m = 0; m < settings_.batch.accumulation_steps; ++m) {
-      batches.push_back(data_->training_batch(next_sequence_, settings_.batch.micro));
-      next_sequence_ += settings_.batch.micro;
+      batches.push_back(data_->training_batch(position_.next_sequence(), settings_.batch.micro));
+      position_.set_next_sequence(position_.next_sequence() + settings_.batch.micro);
     }
     return batches;
   }
@@ -151,15 +264,17 @@ class Training {
     StepNumbers numbers;
     numbers.optimizer = settings_.optimizer;
     // A skipped step does not count for bias correction and learning rate, as in DeepSpeed.
-    numbers.optimizer.step = updates_ + 1;
-    numbers.optimizer.lr = schedule_.lr_at(updates_);
+    numbers.optimizer.step = position_.updates() + 1;
+    numbers.optimizer.lr = schedule_.lr_at(position_.updates());
     numbers.loss_scale = scaler_.scale();
     numbers.gradient_clipping = settings_.gradient_clipping;
     numbers.check_finite = settings_.skip_nonfinite_steps;
     numbers.micro_batches = settings_.batch.accumulation_steps;
 
     StepReport report;
-    report.engine = engine_.train_step(batches, numbers);
+    report.step = step;
+    report.engine =
+        engine_.train_step(batches, numbers, [&] { return note_step(report, numbers); });
     if (!numbers.weights_finite) {
       log_message_once(LogLevel::warning, "weights finite",
                        fmt::format("step {}: some weights are not finite after the update; the "
@@ -167,8 +282,22 @@ class Training {
                                    "bf16.check_grad_overflow to skip such steps",
                                    step));
     }
+    report.seconds = seconds_since(begin);
+    report.tokens_per_second = static_cast<double>(step_tokens()) / report.seconds;
+    // Data, schedule and bookkeeping outside the schedule's run.
+    TimeSplit& split = report.engine.run.split;
+    split.other += report.seconds - split.total;
+    split.total = report.seconds;
+    finish_step(report);
+  }
+
+  int64_t step_tokens() const {
+    return job_.seq * settings_.batch.micro * settings_.batch.accumulation_steps;
+  }
+
+  /// Takes the step into the run's position, before it is committed with it.
+  std::string note_step(StepReport& report, const StepNumbers& numbers) {
     scaler_.update(numbers.skipped);
-    report.step = step;
     for (const double loss : numbers.losses) {
       report.loss += loss / static_cast<double>(numbers.losses.size());
     }
@@ -176,17 +305,25 @@ class Training {
     report.learning_rate = numbers.optimizer.lr;
     report.loss_scale = numbers.loss_scale;
     report.skipped = numbers.skipped;
-    report.seconds = seconds_since(begin);
-    const int64_t tokens = job_.seq * settings_.batch.micro * settings_.batch.accumulation_steps;
-    report.tokens_per_second = static_cast<double>(tokens) / report.seconds;
-    // Data, schedule and bookkeeping outside the schedule's run.
-    TimeSplit& split = report.engine.run.split;
-    split.other += report.seconds - split.total;
-    split.total = report.seconds;
-    finish_step(report, tokens);
+
+    position_.set_step(report.step);
+    position_.set_updates(position_.updates() + (numbers.skipped ? 0 : 1));
+    position_.set_skipped_in_a_row(numbers.skipped ? position_.skipped_in_a_row() + 1 : 0);
+    position_.set_tokens(position_.tokens() + step_tokens());
+    if (report.step == 1) {
+      position_.set_first_loss(report.loss);
+    }
+    proto::StepRecord& record = *position_.mutable_last_step();
+    record.set_loss(report.loss);
+    record.set_gradient_norm(report.gradient_norm);
+    record.set_learning_rate(report.learning_rate);
+    record.set_loss_scale(report.loss_scale);
+    record.set_skipped(report.skipped);
+    note_loss_scale();
+    return position_.SerializeAsString();
   }
 
-  void finish_step(const StepReport& report, int64_t tokens) {
+  void finish_step(const StepReport& report) {
     metrics_.write(report);
     if (observer_.step) {
       observer_.step(report, job_.steps);
@@ -196,7 +333,8 @@ class Training {
     }
     summary_.last_loss = report.loss;
     summary_.steps = report.step;
-    summary_.tokens += tokens;
+    summary_.tokens += step_tokens();
+    summary_.skipped_steps += report.skipped ? 1 : 0;
     summary_.split += report.engine.run.split;
     summary_.traffic += report.engine.traffic;
     summary_.speculative_steps += report.engine.speculation != Speculation::none ? 1 : 0;
@@ -204,21 +342,22 @@ class Training {
     if (report.step > kStepsLearned) {
       prediction_ratios_.push_back(report.seconds / report.engine.predicted_seconds);
     }
-    if (report.skipped) {
-      ++summary_.skipped_steps;
-      ++skipped_in_a_row_;
-      if (settings_.max_skipped_steps > 0 && skipped_in_a_row_ >= settings_.max_skipped_steps) {
-        throw InputError(
-            fmt::format("{} steps in a row had gradients that are not finite "
-                        "(headrace.max_skipped_steps); lower the "
-                        "learning rate, or check the data and the model",
-                        skipped_in_a_row_));
-      }
-    } else {
-      ++updates_;
-      skipped_in_a_row_ = 0;
+    // Goes into the next commit: this one is done.
+    position_.set_nvme_bytes_written(position_.nvme_bytes_written() +
+                                     report.engine.traffic.nvme_write);
+    const int64_t skipped = position_.skipped_in_a_row();
+    if (settings_.max_skipped_steps > 0 && skipped >= settings_.max_skipped_steps) {
+      throw InputError(
+          fmt::format("{} steps in a row had gradients that are not finite "
+                      "(headrace.max_skipped_steps); lower the "
+                      "learning rate, or check the data and the model",
+                      skipped));
     }
-    if (job_.eval_steps > 0 && report.step % job_.eval_steps == 0 && report.step != job_.steps) {
+    if (is_save_point(report.step)) {
+      checkpoint();
+      take_snapshot();
+    }
+    if (is_evaluation_due(report.step)) {
       evaluate(report.step);
     }
   }
@@ -257,16 +396,18 @@ class Training {
   const TrainObserver& observer_;
   model::CheckpointReader reader_;
   std::unique_ptr<model::TokenData> data_;
+  std::string output_;
+  std::map<std::string, std::string> numeric_settings_;
+  std::optional<FoundRun> found_;
   EngineOptions options_;
   Engine engine_;
   LrSchedule schedule_;
   LossScaler scaler_;
   MetricsLog metrics_;
   TrainSummary summary_;
-  int64_t next_sequence_ = 0;
-  int64_t updates_ = 0;
-  int64_t skipped_in_a_row_ = 0;
   std::vector<double> prediction_ratios_;
+  proto::RunState position_;        ///< after the last step
+  int64_t checkpointed_step_ = -1;  ///< the last one that the store has, where not all are
 };
 
 }  // namespace

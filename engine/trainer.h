@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "engine/engine.h"
 
 namespace headrace::engine {
+
+/// Whether a training goes on with the run that its output folder or headrace.run_id names.
+enum class ResumeMode : uint8_t { never, automatic, must };
 
 /// What `headrace train` was asked to do, beside the configuration.
 struct TrainJob {
@@ -23,6 +27,8 @@ struct TrainJob {
   double validation_fraction = 0;  ///< share of the sequences held out
   int64_t eval_batches = 16;       ///< micro-batches of one validation, at most
   bool shuffle = true;
+  ResumeMode resume = ResumeMode::automatic;
+  std::set<std::string> allowed_changes;  ///< settings that may differ from the resumed run's
 };
 
 /// One optimizer step as the user sees it.
@@ -39,7 +45,9 @@ struct StepReport {
 };
 
 struct TrainSummary {
-  int64_t steps = 0;
+  int64_t steps = 0;          ///< of the run, with those before it was resumed
+  int64_t resumed_from = 0;   ///< step; 0: a new run
+  std::string run_directory;  ///< empty: no state was kept
   int64_t skipped_steps = 0;
   int64_t speculative_steps = 0;  ///< updated during backward before the norm was known
   int64_t redone_steps = 0;       ///< of these, with updates that were done again
@@ -56,6 +64,7 @@ struct TrainSummary {
   Bytes host_high_water;
   Bytes peak_rss;
   Bytes bytes_on_disk;
+  Bytes written_by_run;  ///< to nvme, with what it wrote before it was resumed
   std::optional<ScheduleGap> gap;
   /// Median over the steps from the third on of measured / predicted seconds.
   std::optional<double> prediction_ratio;

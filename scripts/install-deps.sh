@@ -7,7 +7,7 @@ packages=(
   # build
   build-essential cmake ninja-build ccache mold pkg-config git
   # libraries
-  liburing-dev libhwloc-dev librocksdb-dev libprotobuf-dev protobuf-compiler libdnnl-dev libhwy-dev
+  liburing-dev libhwloc-dev librocksdb-dev zlib1g-dev libprotobuf-dev protobuf-compiler libdnnl-dev libhwy-dev
   libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   # tests, style and scripts
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-venv fio

@@ -13,7 +13,7 @@ echo "== 1/4 build"
 headrace=build/release/bin/headrace
 
 echo "== 2/4 a small model with random weights and English text"
-rm -rf "$work/model" "$work/output"
+rm -rf "$work/model" "$work/output" "$work/nvme"
 mkdir -p "$work" "$nvme"
 "$headrace" init-model --preset tiny --output "$work/model"
 # The licences that every Debian system carries, as plain text.

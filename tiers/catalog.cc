@@ -11,12 +11,16 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
+#include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "proto/catalog.pb.h"
 #include "tiers/run_directory.h"
@@ -27,7 +31,12 @@ namespace {
 
 constexpr std::string_view kStoreKey = "store";
 constexpr std::string_view kGenerationKey = "generation";
+constexpr std::string_view kUpdatingKey = "updating";
 constexpr std::string_view kObjectPrefix = "object/";
+constexpr std::string_view kSnapshotPrefix = "snapshot/";
+constexpr std::string_view kSnapshotRecord = "record";
+/// Digits of a generation in a key, so that keys sort by number.
+constexpr size_t kGenerationDigits = 20;
 
 void check(const rocksdb::Status& status, const std::string& what, const std::string& directory) {
   if (!status.ok()) {
@@ -108,13 +117,25 @@ std::string object_bytes(const CatalogObject& object) {
   return to_bytes(record);
 }
 
+/// Throws std::invalid_argument with what is impossible about the record.
 CatalogObject object_from(const proto::ObjectRecord& record) {
   CatalogObject object;
   object.size = Bytes(record.size());
   object.generation = record.generation();
+  int64_t left = record.size();
   for (const proto::ExtentRecord& from : record.extents()) {
+    if (from.offset() < 0 || from.offset() % kExtentAlignment.count() != 0 || from.length() <= 0 ||
+        from.length() > left || from.length() > kExtentMax.count()) {
+      throw std::invalid_argument(
+          fmt::format("an extent of {} bytes at offset {}", from.length(), from.offset()));
+    }
+    left -= from.length();
     object.extents.push_back(
         {from.path(), from.file(), from.offset(), Bytes(from.length()), from.xxh3_64()});
+  }
+  if (left != 0) {
+    throw std::invalid_argument(
+        fmt::format("extents of {} bytes for a value of {}", record.size() - left, record.size()));
   }
   return object;
 }
@@ -130,14 +151,26 @@ std::string store_bytes(const CatalogStore& store) {
   return to_bytes(record);
 }
 
-std::string generation_bytes(const CatalogChange& change) {
+proto::GenerationRecord generation_record(uint64_t generation, int64_t committed,
+                                          const std::map<std::string, std::string>& run_state) {
   proto::GenerationRecord record;
-  record.set_generation(change.generation);
-  record.set_committed_unix_nanoseconds(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                            std::chrono::system_clock::now().time_since_epoch())
-                                            .count());
-  record.mutable_run_state()->insert(change.run_state.begin(), change.run_state.end());
+  record.set_generation(generation);
+  record.set_committed_unix_nanoseconds(committed);
+  record.mutable_run_state()->insert(run_state.begin(), run_state.end());
+  return record;
+}
+
+std::string snapshot_bytes(const CatalogSnapshot& snapshot) {
+  proto::SnapshotRecord record;
+  *record.mutable_generation() = generation_record(
+      snapshot.generation, snapshot.committed_unix_nanoseconds, snapshot.run_state);
+  record.set_taken_unix_nanoseconds(snapshot.taken_unix_nanoseconds);
+  record.set_automatic(snapshot.automatic);
   return to_bytes(record);
+}
+
+std::string snapshot_prefix(uint64_t generation) {
+  return fmt::format("{}{:0{}}/", kSnapshotPrefix, generation, kGenerationDigits);
 }
 
 rocksdb::WriteOptions synced() {
@@ -158,7 +191,132 @@ void read_store(const proto::StoreRecord& record, const std::string& directory,
   store.weights.assign(record.weights().begin(), record.weights().end());
 }
 
+/// Puts a catalog together from its keys and values.
+class ContentsReader {
+ public:
+  explicit ContentsReader(const std::string& directory) : directory_(directory) {}
+
+  void add(std::string_view key, std::string_view value) {
+    if (key == kStoreKey) {
+      read_store(from_bytes<proto::StoreRecord>(value, key, directory_), directory_,
+                 contents_.store);
+      has_store_ = true;
+    } else if (key == kGenerationKey) {
+      const auto record = from_bytes<proto::GenerationRecord>(value, key, directory_);
+      contents_.has_generation = true;
+      contents_.generation = record.generation();
+      contents_.committed_unix_nanoseconds = record.committed_unix_nanoseconds();
+      contents_.run_state.insert(record.run_state().begin(), record.run_state().end());
+    } else if (key == kUpdatingKey) {
+      contents_.updating =
+          from_bytes<proto::UpdatingRecord>(value, key, directory_).next_generation();
+    } else if (key.starts_with(kObjectPrefix)) {
+      contents_.objects.emplace(key.substr(kObjectPrefix.size()), object(key, value));
+    } else if (key.starts_with(kSnapshotPrefix)) {
+      add_to_snapshot(key, value);
+    } else {
+      throw InputError(fmt::format("{}: unknown key '{}' in the catalog", directory_, key));
+    }
+  }
+
+  CatalogContents finish() {
+    if (!has_store_) {
+      throw InputError(
+          fmt::format("{} is not a catalog of Headrace: it has no 'store'", directory_));
+    }
+    for (const auto& [generation, snapshot] : contents_.snapshots) {
+      if (snapshot.taken_unix_nanoseconds == 0) {
+        throw InputError(
+            fmt::format("{}: the snapshot of generation {} has no record", directory_, generation));
+      }
+    }
+    return std::move(contents_);
+  }
+
+ private:
+  CatalogObject object(std::string_view key, std::string_view value) const {
+    try {
+      return object_from(from_bytes<proto::ObjectRecord>(value, key, directory_));
+    } catch (const std::invalid_argument& error) {
+      throw InputError(fmt::format("{}: the catalog's value of '{}' is damaged: {}", directory_,
+                                   key, error.what()));
+    }
+  }
+
+  void add_to_snapshot(std::string_view key, std::string_view value) {
+    const std::string_view number = key.substr(kSnapshotPrefix.size()).substr(0, kGenerationDigits);
+    uint64_t generation = 0;
+    const auto end = std::from_chars(number.data(), number.data() + number.size(), generation);
+    if (end.ec != std::errc() || !key.starts_with(snapshot_prefix(generation))) {
+      throw InputError(fmt::format("{}: unknown key '{}' in the catalog", directory_, key));
+    }
+    CatalogSnapshot& snapshot = contents_.snapshots[generation];
+    snapshot.generation = generation;
+    const std::string_view rest = key.substr(snapshot_prefix(generation).size());
+    if (rest.starts_with(kObjectPrefix)) {
+      snapshot.objects.emplace(rest.substr(kObjectPrefix.size()), object(key, value));
+      return;
+    }
+    const auto record = from_bytes<proto::SnapshotRecord>(value, key, directory_);
+    const proto::GenerationRecord& committed = record.generation();
+    snapshot.committed_unix_nanoseconds = committed.committed_unix_nanoseconds();
+    snapshot.taken_unix_nanoseconds = record.taken_unix_nanoseconds();
+    snapshot.automatic = record.automatic();
+    snapshot.run_state.insert(committed.run_state().begin(), committed.run_state().end());
+  }
+
+  std::string directory_;
+  CatalogContents contents_;
+  bool has_store_ = false;
+};
+
+CatalogContents read_contents(rocksdb::DB& db, const std::string& directory) {
+  ContentsReader reader(directory);
+  const std::unique_ptr<rocksdb::Iterator> at(db.NewIterator(rocksdb::ReadOptions()));
+  for (at->SeekToFirst(); at->Valid(); at->Next()) {
+    reader.add(at->key().ToStringView(), at->value().ToStringView());
+  }
+  check(at->status(), "reading the catalog", directory);
+  return reader.finish();
+}
+
+/// A batch that checks every step.
+class Batch {
+ public:
+  explicit Batch(const std::string& directory) : directory_(directory) {}
+  void put(const std::string& key, const std::string& value) {
+    check(batch_.Put(key, value), kWhat, directory_);
+  }
+  void remove(const std::string& key) { check(batch_.Delete(key), kWhat, directory_); }
+  /// Every key that begins with `prefix`, which ends with '/'.
+  void remove_all(const std::string& prefix) {
+    std::string end = prefix;
+    ++end.back();
+    check(batch_.DeleteRange(prefix, end), kWhat, directory_);
+  }
+  void write(rocksdb::DB& db) {
+    fault_point("before batch");
+    check(db.Write(synced(), &batch_), "committing to the catalog", directory_);
+    fault_point("after batch");
+  }
+
+ private:
+  static constexpr const char* kWhat = "preparing a commit";
+  const std::string& directory_;
+  rocksdb::WriteBatch batch_;
+};
+
+std::string object_key(const std::string& prefix, const std::string& name) {
+  return prefix + std::string(kObjectPrefix) + name;
+}
+
 }  // namespace
+
+int64_t unix_nanoseconds_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 Catalog::Catalog(const std::string& directory, const CatalogStore& store) : directory_(directory) {
   if (::mkdir(directory.c_str(), 0700) != 0) {
@@ -182,6 +340,13 @@ Catalog::Catalog(const std::string& directory, const CatalogStore& store) : dire
   }
 }
 
+Catalog::Catalog(const std::string& directory) : directory_(directory), keep_(true) {
+  rocksdb::DB* opened = nullptr;
+  check(rocksdb::DB::Open(database_options(), directory, &opened), "opening the catalog",
+        directory);
+  db_.reset(opened);
+}
+
 Catalog::~Catalog() {
   if (keep_) {
     const rocksdb::Status closed = db_->Close();
@@ -201,19 +366,53 @@ void Catalog::remove() noexcept {
   }
 }
 
+CatalogContents Catalog::read() const {
+  return read_contents(*db_, directory_);
+}
+
 void Catalog::commit(const CatalogChange& change) {
-  rocksdb::WriteBatch batch;
-  const auto put = [&](std::string_view key, const std::string& value) {
-    check(batch.Put(rocksdb::Slice(key), value), "preparing a commit", directory_);
-  };
+  Batch batch(directory_);
   for (const auto& [name, object] : change.written) {
-    put(std::string(kObjectPrefix) + name, object_bytes(object));
+    batch.put(object_key("", name), object_bytes(object));
   }
   for (const std::string& name : change.removed) {
-    check(batch.Delete(std::string(kObjectPrefix) + name), "preparing a commit", directory_);
+    batch.remove(object_key("", name));
   }
-  put(kGenerationKey, generation_bytes(change));
-  check(db_->Write(synced(), &batch), "committing to the catalog", directory_);
+  batch.put(std::string(kGenerationKey),
+            to_bytes(generation_record(change.generation, change.committed_unix_nanoseconds,
+                                       change.run_state)));
+  batch.remove(std::string(kUpdatingKey));
+  batch.write(*db_);
+}
+
+void Catalog::mark_updating(uint64_t next_generation) {
+  proto::UpdatingRecord record;
+  record.set_next_generation(next_generation);
+  Batch batch(directory_);
+  batch.put(std::string(kUpdatingKey), to_bytes(record));
+  batch.write(*db_);
+}
+
+void Catalog::change_snapshots(const CatalogSnapshot* added, const std::vector<uint64_t>& removed) {
+  Batch batch(directory_);
+  for (const uint64_t generation : removed) {
+    batch.remove_all(snapshot_prefix(generation));
+  }
+  if (added != nullptr) {
+    const std::string prefix = snapshot_prefix(added->generation);
+    batch.remove_all(prefix);
+    batch.put(prefix + std::string(kSnapshotRecord), snapshot_bytes(*added));
+    for (const auto& [name, object] : added->objects) {
+      batch.put(object_key(prefix, name), object_bytes(object));
+    }
+  }
+  batch.write(*db_);
+}
+
+void Catalog::write_store(const CatalogStore& store) {
+  Batch batch(directory_);
+  batch.put(std::string(kStoreKey), store_bytes(store));
+  batch.write(*db_);
 }
 
 CatalogContents read_catalog(const std::string& directory) {
@@ -221,32 +420,7 @@ CatalogContents read_catalog(const std::string& directory) {
   check(rocksdb::DB::OpenForReadOnly(database_options(), directory, &opened), "opening the catalog",
         directory);
   const std::unique_ptr<rocksdb::DB> db(opened);
-  CatalogContents contents;
-  bool has_store = false;
-  const std::unique_ptr<rocksdb::Iterator> at(db->NewIterator(rocksdb::ReadOptions()));
-  for (at->SeekToFirst(); at->Valid(); at->Next()) {
-    const std::string_view key = at->key().ToStringView();
-    const std::string_view value = at->value().ToStringView();
-    if (key == kStoreKey) {
-      read_store(from_bytes<proto::StoreRecord>(value, key, directory), directory, contents.store);
-      has_store = true;
-    } else if (key == kGenerationKey) {
-      const auto record = from_bytes<proto::GenerationRecord>(value, key, directory);
-      contents.has_generation = true;
-      contents.generation = record.generation();
-      contents.run_state.insert(record.run_state().begin(), record.run_state().end());
-    } else if (key.starts_with(kObjectPrefix)) {
-      contents.objects.emplace(key.substr(kObjectPrefix.size()),
-                               object_from(from_bytes<proto::ObjectRecord>(value, key, directory)));
-    } else {
-      throw InputError(fmt::format("{}: unknown key '{}' in the catalog", directory, key));
-    }
-  }
-  check(at->status(), "reading the catalog", directory);
-  if (!has_store) {
-    throw InputError(fmt::format("{} is not a catalog of Headrace: it has no 'store'", directory));
-  }
-  return contents;
+  return read_contents(*db, directory);
 }
 
 }  // namespace headrace::tiers

@@ -1,10 +1,12 @@
 #include "tiers/data_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -12,6 +14,12 @@
 #include "tiers/run_directory.h"
 
 namespace headrace::tiers {
+
+namespace {
+
+constexpr Bytes kBlock{4096};
+
+}  // namespace
 
 DataFiles::DataFiles(Options options, std::shared_ptr<aio::IoEngine> io)
     : options_(std::move(options)), io_(std::move(io)) {}
@@ -25,6 +33,55 @@ DataFiles::~DataFiles() {
     }
     if (!keep_ && ::unlink(path(n).c_str()) != 0) {
       log_warning("removing {}: {}", path(n), errno_text(errno));
+    }
+  }
+}
+
+void DataFiles::open_existing() {
+  HR_CHECK(files_.empty(), "{} files are open already", files_.size());
+  keep_ = true;
+  for (uint32_t n = 0; std::filesystem::exists(path(n)); ++n) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(path(n), error);
+    if (error) {
+      throw IoError("the size of the file cannot be read",
+                    {.path = path(n), .error_number = error.value()});
+    }
+    File& file = files_.emplace_back();
+    file.id = io_->open(path(n), false);
+    file.size = Bytes(static_cast<int64_t>(size)) / kBlock.count() * kBlock.count();
+    if (file.size > Bytes(0)) {
+      file.free.give_back(0, file.size);
+    }
+  }
+}
+
+bool DataFiles::claim(Place place, Bytes length) {
+  return place.file < files_.size() && files_[place.file].free.take_at(place.offset, length);
+}
+
+void DataFiles::back_with_blocks() {
+  for (const File& file : files_) {
+    if (file.size > Bytes(0)) {
+      io_->allocate(file.id, file.size);
+    }
+  }
+}
+
+void DataFiles::return_free_space() {
+  for (uint32_t n = 0; n < files_.size(); ++n) {
+    const FileDescriptor file(::open(path(n).c_str(), O_WRONLY | O_CLOEXEC));
+    if (file.get() < 0) {
+      log_warning("opening {}: {}", path(n), errno_text(errno));
+      continue;
+    }
+    for (const auto& [offset, length] : files_[n].free.ranges()) {
+      // A hint: a file system that cannot do it keeps the blocks.
+      if (::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length) !=
+          0) {
+        log_debug("{}: blocks are not given back: {}", path(n), errno_text(errno));
+        break;
+      }
     }
   }
 }
@@ -126,6 +183,14 @@ Bytes DataFiles::allocated() const {
   Bytes sum;
   for (const File& file : files_) {
     sum += file.size;
+  }
+  return sum;
+}
+
+Bytes DataFiles::free_bytes() const {
+  Bytes sum;
+  for (const File& file : files_) {
+    sum += file.free.free_bytes() + Bytes(file.held_end - file.held_begin);
   }
   return sum;
 }

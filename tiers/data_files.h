@@ -45,6 +45,17 @@ class DataFiles {
   DataFiles& operator=(const DataFiles&) = delete;
   ~DataFiles();
 
+  /// Opens the files of an earlier run, all of their space free, and keeps them. Before the first
+  /// use.
+  void open_existing();
+  /// Takes exactly this range; false if it is not there or not free.
+  bool claim(Place place, Bytes length);
+  /// Makes sure that the disk has room for all of the files' space, which return_free_space() may
+  /// have given away. IoError (ENOSPC).
+  void back_with_blocks();
+  /// Gives the blocks of free ranges back to the file system, where it can do that.
+  void return_free_space();
+
   std::optional<Place> take(Bytes length);
   void give_back(Place place, Bytes length);
   /// Makes room for one range of `length` bytes by growing by `growth_step`, or by less where
@@ -59,9 +70,12 @@ class DataFiles {
   bool claim_unwritten();
 
   Bytes allocated() const;
+  Bytes free_bytes() const;
   aio::FileId id(uint32_t file) const { return files_.at(file).id; }
   std::string path(uint32_t file) const;
   void keep() { keep_ = true; }
+  /// Undoes keep().
+  void remove_on_close() { keep_ = false; }
 
  private:
   struct File {

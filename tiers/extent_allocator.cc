@@ -263,10 +263,54 @@ Bytes ExtentAllocator::allocated() const {
   return sum;
 }
 
-void ExtentAllocator::keep() {
+Bytes ExtentAllocator::available() const {
+  const std::lock_guard lock(mutex_);
+  Bytes sum = std::max(disk_budget_ - allocated(), Bytes(0));
+  for (const Path& path : paths_) {
+    sum += path.files->free_bytes();
+  }
+  return sum;
+}
+
+void ExtentAllocator::set_keep(bool keep) {
   const std::lock_guard lock(mutex_);
   for (const Path& path : paths_) {
-    path.files->keep();
+    keep ? path.files->keep() : path.files->remove_on_close();
+  }
+}
+
+void ExtentAllocator::open_existing() {
+  const std::lock_guard lock(mutex_);
+  for (const Path& path : paths_) {
+    path.files->open_existing();
+  }
+}
+
+void ExtentAllocator::claim(const std::string& name, const std::vector<Extent>& extents) {
+  const std::lock_guard lock(mutex_);
+  for (const Extent& extent : extents) {
+    if (extent.path >= paths_.size() ||
+        !paths_[extent.path].files->claim({extent.file, extent.offset}, space_of(extent.length))) {
+      throw InputError(
+          fmt::format("the run is damaged: object '{}' should have {} bytes at offset {} of "
+                      "data-{} in path {}, "
+                      "but that is not in the file or belongs to another object",
+                      name, extent.length, extent.offset, extent.file, extent.path));
+    }
+  }
+}
+
+void ExtentAllocator::back_with_blocks() {
+  const std::lock_guard lock(mutex_);
+  for (const Path& path : paths_) {
+    path.files->back_with_blocks();
+  }
+}
+
+void ExtentAllocator::return_free_space() {
+  const std::lock_guard lock(mutex_);
+  for (const Path& path : paths_) {
+    path.files->return_free_space();
   }
 }
 

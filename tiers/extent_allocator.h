@@ -50,6 +50,14 @@ class ExtentAllocator {
   ExtentAllocator& operator=(const ExtentAllocator&) = delete;
   ~ExtentAllocator();
 
+  /// Opens the data files of an earlier run, all of their space free. Before the first use.
+  void open_existing();
+  /// Takes exactly the space of these extents. InputError if it is not there or taken already.
+  void claim(const std::string& name, const std::vector<Extent>& extents);
+  /// As DataFiles' functions of these names, for all paths.
+  void back_with_blocks();
+  void return_free_space();
+
   /// Space for a value of `size` bytes; not to be called by a callback of the engine with
   /// `prewrite`, because it may wait for transfers. CapacityError (disk budget) or IoError (disk
   /// full); then nothing has been taken. `name` is for messages.
@@ -64,8 +72,11 @@ class ExtentAllocator {
   aio::FileId file_id(const Extent& extent) const;
   std::string file_path(const Extent& extent) const;
   Bytes bytes_on_disk() const;
-  /// The data files stay after the destructor.
-  void keep();
+  /// What can still be allocated within the disk budget.
+  Bytes available() const;
+  Bytes disk_budget() const { return disk_budget_; }
+  /// Whether the data files stay after the destructor.
+  void set_keep(bool keep);
 
  private:
   struct Path {

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "base/fault_point.h"
 #include "base/log.h"
 #include "tiers/checksum.h"
 
@@ -72,8 +73,13 @@ void ExtentIo::start_write(const std::shared_ptr<WriteJob>& job) {
   const Bytes size(static_cast<int64_t>(request.value.size()));
   std::vector<Completion> parts;
   try {
-    job->stored = std::make_shared<StoredValue>(allocator_, allocator_.allocate(request.name, size),
-                                                size, request.persistent);
+    if (request.over != nullptr) {
+      job->stored = std::const_pointer_cast<StoredValue>(request.over);
+    } else {
+      job->stored = std::make_shared<StoredValue>(
+          allocator_, allocator_.allocate(request.name, size), size, request.persistent);
+    }
+    fault_point("before data write");
     // The engine's requests are for both directions; a write does not change the bytes.
     auto* data = const_cast<std::byte*>(request.value.data());
     for (Extent& extent : job->stored->extents_) {
@@ -92,6 +98,7 @@ void ExtentIo::start_write(const std::shared_ptr<WriteJob>& job) {
 
 void ExtentIo::end_write(WriteJob& job, const std::exception_ptr& error) {
   if (error == nullptr) {
+    fault_point("after data write");
     allocator_.mark_written(job.stored->extents());
     job.on_end(std::move(job.stored), nullptr);
   } else {

@@ -45,6 +45,9 @@ struct WriteRequest {
   std::span<const std::byte> value;
   bool persistent = false;
   aio::IoClass io_class = aio::IoClass::write_back;
+  /// Set: the value goes over this one of the same size, which nobody reads meanwhile. A failed
+  /// write leaves it damaged.
+  StoredValueRef over = nullptr;
 };
 
 /// Moves values between memory and extents: takes space, makes and verifies checksums. Owns the
@@ -66,7 +69,8 @@ class ExtentIo {
   /// second time; then the end is an IoError with file, offset and both checksums.
   void read(const std::string& name, StoredValueRef value, std::span<std::byte> target,
             aio::IoClass io_class, ReadEnd on_end);
-  /// One extent, always verified; blocks. Throws like read().
+  /// One extent, always verified; blocks. Throws like read(). `target` holds at least its length,
+  /// rounded up to kExtentAlignment.
   void read_extent(const std::string& name, const Extent& extent, std::span<std::byte> target);
 
  private:

@@ -21,6 +21,29 @@ std::optional<int64_t> FreeSpaceMap::take(Bytes length) {
   return offset;
 }
 
+bool FreeSpaceMap::take_at(int64_t offset, Bytes length) {
+  HR_CHECK(offset >= 0 && length > Bytes(0), "taking [{}, +{})", offset, length);
+  const auto after = gaps_.upper_bound(offset);
+  if (after == gaps_.begin()) {
+    return false;
+  }
+  const auto gap = std::prev(after);
+  const auto [begin, size] = *gap;
+  const int64_t end = begin + size;
+  if (length > Bytes(end - offset)) {
+    return false;
+  }
+  erase(gap);
+  if (begin < offset) {
+    insert(begin, offset - begin);
+  }
+  if (offset + length.count() < end) {
+    insert(offset + length.count(), end - offset - length.count());
+  }
+  free_ -= length;
+  return true;
+}
+
 void FreeSpaceMap::give_back(int64_t offset, Bytes length) {
   HR_CHECK(offset >= 0 && length > Bytes(0), "giving back [{}, +{})", offset, length);
   int64_t begin = offset;

@@ -17,6 +17,11 @@ class FreeSpaceMap {
  public:
   /// Offset of `length` (> 0) bytes that are now taken; empty if no gap is large enough.
   std::optional<int64_t> take(Bytes length);
+  /// Takes exactly [offset, offset + length); false, and nothing has changed, if not all of it is
+  /// free.
+  bool take_at(int64_t offset, Bytes length);
+  /// The free ranges, by offset: (offset, length).
+  std::map<int64_t, int64_t> ranges() const { return gaps_; }
   /// Adds a range: one that was taken, or new space at the end of the file.
   void give_back(int64_t offset, Bytes length);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <regex>
 #include <system_error>
 #include <utility>
 
@@ -82,16 +85,61 @@ void check_run_id(const std::string& run_id) {
   }
 }
 
+[[noreturn]] void refuse_in_use(const std::string& path, const std::string& owner) {
+  throw InputError(fmt::format(
+      "{} is in use by another Headrace run ({}); choose another run id, or wait for it", path,
+      owner));
+}
+
+/// Who wrote a LOCK file.
+struct Owner {
+  std::string host;
+  int64_t process = 0;
+  uint64_t start_ticks = 0;
+};
+
+std::string owner_text(const Owner& owner) {
+  return fmt::format("host {}, process {}, start {}, since {:%Y-%m-%dT%H:%M:%SZ}", owner.host,
+                     owner.process, owner.start_ticks, utc_now());
+}
+
+/// Empty where the text is not that of a LOCK file.
+std::optional<Owner> parse_owner(const std::string& text) {
+  static const std::regex pattern(
+      "host (\\S+), process ([0-9]{1,18}), start ([0-9]{1,18}), since.*");
+  std::smatch match;
+  if (!std::regex_match(text, match, pattern)) {
+    return std::nullopt;
+  }
+  return Owner{match[1], std::stoll(match[2]), std::stoull(match[3])};
+}
+
+/// Whether other machines may use the file too, without seeing this one's locks.
+bool is_shared_filesystem(int file) {
+  constexpr std::array<uint32_t, 9> kShared = {
+      0x6969,      // nfs
+      0xff534d42,  // cifs
+      0xfe534d42,  // smb2
+      0x65735546,  // fuse
+      0x0bd00bd0,  // lustre
+      0x47504653,  // gpfs
+      0x00c36400,  // ceph
+      0x01161970,  // gfs2
+      0x7461636f,  // ocfs2
+  };
+  struct statfs status {};
+  return ::fstatfs(file, &status) != 0 ||
+         std::count(kShared.begin(), kShared.end(), static_cast<uint32_t>(status.f_type)) > 0;
+}
+
 /// Why a folder that exists already cannot be used. Changes nothing in it.
 [[noreturn]] void refuse(const std::string& path) {
   const std::string lock_path = path + "/LOCK";
   const FileDescriptor lock(::open(lock_path.c_str(), O_RDONLY | O_CLOEXEC));
   if (lock.get() >= 0 && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw InputError(fmt::format(
-        "{} is in use by another Headrace run ({}); choose another run id, or wait for it", path,
-        read_text(lock_path)));
+    refuse_in_use(path, read_text(lock_path));
   }
-  if (read_text(path + "/RUN").starts_with(kIdentityLine)) {
+  if (is_run_directory(path)) {
     throw InputError(fmt::format(
         "{} holds an earlier run that is not in use; resume it, choose another run id, or remove "
         "the folder",
@@ -138,20 +186,57 @@ std::string make_run_id() {
   return fmt::format("{}-{}-{:%Y%m%dT%H%M%S}-{}", host, ::getpid(), utc_now(), count++);
 }
 
+bool is_run_directory(const std::string& path) {
+  return read_text(path + "/RUN").starts_with(kIdentityLine);
+}
+
+RunIdentity read_run_identity(const std::string& path) {
+  if (!is_run_directory(path)) {
+    throw InputError(fmt::format(
+        "{} is not a run directory of Headrace: it has no file RUN that says so", path));
+  }
+  static const std::regex pattern(
+      "headrace run directory\nformat ([0-9]{1,6})\nrun (\\S+)\npath ([0-9]{1,6}) of "
+      "([0-9]{1,6})\n");
+  const std::string text = read_text(path + "/RUN");
+  std::smatch match;
+  if (!std::regex_match(text, match, pattern)) {
+    throw InputError(
+        fmt::format("{}/RUN is damaged: it does not have the four lines of a run", path));
+  }
+  RunIdentity identity{std::stoi(match[1]), match[2], std::stoi(match[3]), std::stoi(match[4])};
+  if (identity.format != kRunFormatVersion) {
+    throw InputError(fmt::format(
+        "{} has format {}, this program reads format {}; use the version of Headrace that wrote it",
+        path, identity.format, kRunFormatVersion));
+  }
+  if (identity.index >= identity.count) {
+    throw InputError(
+        fmt::format("{}/RUN is damaged: path {} of {}", path, identity.index, identity.count));
+  }
+  return identity;
+}
+
 RunDirectory::RunDirectory(const std::string& parent, const std::string& run_id, int index,
-                           int count) {
+                           int count)
+    : index_(index) {
   check_run_id(run_id);
   path_ = fmt::format("{}/headrace-{}", parent, run_id);
   make_folder(parent);
   try {
     take_lock();
-    write_identity(run_id, index, count);
+    write_identity(run_id, count);
     sync_directory(path_);
     sync_directory(parent);
   } catch (...) {
     remove();
     throw;
   }
+}
+
+RunDirectory::RunDirectory(const std::string& path)
+    : path_(path), index_(read_run_identity(path).index), keep_(true) {
+  take_over_lock();
 }
 
 void RunDirectory::make_folder(const std::string& parent) {
@@ -181,18 +266,61 @@ void RunDirectory::take_lock() {
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     fail("locking failed", path);
   }
-  write_all(lock_.get(),
-            fmt::format("host {}, process {}, since {:%Y-%m-%dT%H:%M:%SZ}", known_host_name(),
-                        ::getpid(), utc_now()),
-            path);
+  write_owner();
 }
 
-void RunDirectory::write_identity(const std::string& run_id, int index, int count) {
+/// The kernel's lock ends with its process. Where it may not be seen by all machines, or there is
+/// none, the text of the last owner counts too.
+void RunDirectory::take_over_lock() {
+  const std::string path = path_ + "/LOCK";
+  lock_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (lock_.get() < 0) {
+    fail("opening failed", path);
+  }
+  const std::string text = read_text(path);
+  bool is_reliable = !is_shared_filesystem(lock_.get());
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      refuse_in_use(path_, text);
+    }
+    log_warning("{} cannot be locked ({}); its text is all that keeps two runs apart", path,
+                errno_text(errno));
+    is_reliable = false;
+  }
+  if (const auto owner = parse_owner(text)) {
+    if (owner->host != known_host_name() && !is_reliable) {
+      throw InputError(
+          fmt::format("{} was left locked on another machine ({}); if no process there uses it any "
+                      "more, remove "
+                      "the file {}",
+                      path_, text, path));
+    }
+    const bool is_self = owner->process == ::getpid();
+    if (!is_self && process_start_ticks(owner->process) == owner->start_ticks) {
+      refuse_in_use(path_, text);
+    }
+    log_info("{}: the lock of a process that is gone ({}) was taken over", path_, text);
+  }
+  write_owner();
+}
+
+void RunDirectory::write_owner() {
+  const std::string path = path_ + "/LOCK";
+  if (::ftruncate(lock_.get(), 0) != 0 || ::lseek(lock_.get(), 0, SEEK_SET) != 0) {
+    fail("writing failed", path);
+  }
+  write_all(
+      lock_.get(),
+      owner_text({known_host_name(), ::getpid(), process_start_ticks(::getpid()).value_or(0)}),
+      path);
+}
+
+void RunDirectory::write_identity(const std::string& run_id, int count) {
   const std::string path = path_ + "/RUN";
   const FileDescriptor file = create_file(path);
   write_all(file.get(),
             fmt::format("{}\nformat {}\nrun {}\npath {} of {}\n", kIdentityLine, kRunFormatVersion,
-                        run_id, index, count),
+                        run_id, index_, count),
             path);
   if (::fsync(file.get()) != 0) {
     fail("syncing failed", path);
@@ -202,6 +330,8 @@ void RunDirectory::write_identity(const std::string& run_id, int index, int coun
 RunDirectory::~RunDirectory() {
   if (!keep_) {
     remove();
+  } else if (::ftruncate(lock_.get(), 0) != 0) {  // an empty LOCK: closed in an orderly way
+    log_warning("{}/LOCK: {}", path_, errno_text(errno));
   }
 }
 

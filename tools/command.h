@@ -11,6 +11,10 @@ void add_train(CLI::App& app);
 void add_init_model(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_checkpoint(CLI::App& app);
+void add_verify(CLI::App& app);
+void add_export(CLI::App& app);
+void add_import(CLI::App& app);
 
 /// Set by the first SIGINT or SIGTERM once watch_signals() was called; the second one ends the
 /// process.

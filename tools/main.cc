@@ -17,6 +17,10 @@ int run(int argc, char** argv) {
       "error,\n"
       "130 interrupted (state saved).");
   headrace::tools::add_train(app);
+  headrace::tools::add_checkpoint(app);
+  headrace::tools::add_verify(app);
+  headrace::tools::add_export(app);
+  headrace::tools::add_import(app);
   headrace::tools::add_init_model(app);
   headrace::tools::add_probe(app);
   headrace::tools::add_bench(app);

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -96,7 +99,8 @@ class Console {
       progress_ = std::make_unique<Progress>("training", steps);
       title_ = "training";
     }
-    if (report.step == 1 || report.step == steps || report.step % steps_per_print_ == 0) {
+    const bool is_first = std::exchange(is_first_, false);
+    if (is_first || report.step == steps || report.step % steps_per_print_ == 0) {
       clear_bar();
       const engine::Binding binding = engine::binding_of(report.engine.run);
       fmt::print(
@@ -116,14 +120,39 @@ class Console {
   std::unique_ptr<Progress> progress_;
   std::string title_;
   int64_t steps_per_print_ = 1;
+  bool is_first_ = true;
   bool wall_clock_breakdown_ = false;
 };
 
+/// What this pace does to the drives: they are rated in writes of their whole size per day.
+void print_wear(const engine::TrainSummary& summary) {
+  const int64_t steps = summary.steps - summary.resumed_from;
+  std::error_code error;
+  const auto space = std::filesystem::space(summary.run_directory, error);
+  if (summary.run_directory.empty() || error || steps == 0 || summary.traffic.nvme_write == 0 ||
+      space.capacity == 0) {
+    return;
+  }
+  constexpr double kSecondsPerDay = 86400;
+  const double per_day =
+      static_cast<double>(summary.traffic.nvme_write) / summary.seconds * kSecondsPerDay;
+  fmt::print(
+      "  nvme writes      {} per step, {} per day at this pace: {:.2g} drive writes per day "
+      "of {}; {} by the run so far\n",
+      format_bytes(Bytes(summary.traffic.nvme_write / steps)),
+      format_bytes(Bytes(static_cast<int64_t>(per_day))),
+      per_day / static_cast<double>(space.capacity),
+      format_bytes(Bytes(static_cast<int64_t>(space.capacity))),
+      format_bytes(summary.written_by_run));
+}
+
 void print_summary(const engine::TrainSummary& summary, const engine::Settings& settings) {
   fmt::print("Summary\n");
-  fmt::print("  steps            {} ({} skipped), {} tokens in {}\n", summary.steps,
-             summary.skipped_steps, format_count(static_cast<double>(summary.tokens)),
-             format_duration(summary.seconds));
+  fmt::print(
+      "  steps            {}{} ({} skipped), {} tokens in {}\n", summary.steps,
+      summary.resumed_from > 0 ? fmt::format(", resumed after {}", summary.resumed_from) : "",
+      summary.skipped_steps, format_count(static_cast<double>(summary.tokens)),
+      format_duration(summary.seconds));
   fmt::print(
       "  loss             {:.4f} -> {:.4f}{}\n", summary.first_loss, summary.last_loss,
       summary.validation_loss ? fmt::format(", validation {:.4f}", *summary.validation_loss) : "");
@@ -151,6 +180,7 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
       format_bytes(settings.budgets.device.value_or(Bytes(0))), format_bytes(summary.host_budget),
       format_bytes(summary.device_high_water), format_bytes(summary.host_high_water));
   fmt::print("  on nvme          {}\n", format_bytes(summary.bytes_on_disk));
+  print_wear(summary);
 }
 
 void run(Arguments arguments) {
@@ -186,11 +216,13 @@ void run(Arguments arguments) {
   console.finish();
   print_summary(summary, resolution.settings);
   fmt::print("  model            {}\n", arguments.job.output_folder);
+  if (!summary.run_directory.empty()) {
+    fmt::print("  run              {}\n", summary.run_directory);
+  }
   if (summary.interrupted) {
     throw InterruptedError(
-        fmt::format("stopped after step {} of {}; the weights are saved. Go on from them with "
-                    "--model {} (the optimizer "
-                    "state starts anew)",
+        fmt::format("stopped after step {} of {}; the state is saved: the same command goes on "
+                    "from there. The weights so far are a model in {}",
                     summary.steps, arguments.job.steps, arguments.job.output_folder));
   }
 }
@@ -218,6 +250,22 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
   command
       .add_option("--validation-fraction", job.validation_fraction, "Share of the data held out")
       ->check(CLI::Range(0.0, 0.9));
+  static const std::map<std::string, engine::ResumeMode> modes{
+      {"never", engine::ResumeMode::never},
+      {"auto", engine::ResumeMode::automatic},
+      {"must", engine::ResumeMode::must}};
+  command
+      .add_option("--resume", job.resume,
+                  "Go on with the run that the output folder or headrace.run_id names: never, auto "
+                  "(where there is one), must")
+      ->transform(CLI::CheckedTransformer(modes))
+      ->option_text("never|auto|must");
+  command
+      .add_option(
+          "--allow-change", job.allowed_changes,
+          "Settings that may differ from those of the resumed run, though its numbers change")
+      ->delimiter(',')
+      ->option_text("NAME,...");
   command.add_flag("--no-shuffle", arguments.no_shuffle,
                    "Take the sequences in the order of the file");
 }

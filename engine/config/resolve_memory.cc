@@ -264,11 +264,24 @@ void Resolver::resolve_headrace() {
     }
   }
   note_auto("headrace.run_id", "a new name", "from host, process and time");
+  resolve_keeping();
   if (config_.has_steps_per_print()) {
     settings.steps_per_print = config_.steps_per_print();
   }
   settings.wall_clock_breakdown = config_.wall_clock_breakdown();
   resolve_compute();
+}
+
+void Resolver::resolve_keeping() {
+  const proto::Headrace& own = config_.headrace();
+  KeepingSettings& keeping = result_.settings.keeping;
+  keeping.durability =
+      own.durability() == proto::Headrace::in_place ? Durability::in_place : Durability::step;
+  keeping.save_interval = own.save_interval();
+  keeping.keep_last = own.keep_last();
+  keeping.run_dir = own.run_dir();
+  note_auto("headrace.run_dir", "the output folder", "the default");
+  keeping.keep_run = own.keep_run();
 }
 
 void Resolver::resolve_compute() {

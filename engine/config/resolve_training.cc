@@ -133,8 +133,27 @@ void Resolver::resolve_dtype() {
   note_auto("fp16.enabled", dtype == DType::f16 ? "true" : "false", why);
   note_auto("bf16.enabled", dtype == DType::bf16 ? "true" : "false", why);
   result_.settings.dtype = dtype;
+  resolve_gradient_dtype();
   result_.settings.skip_nonfinite_steps =
       dtype != DType::bf16 || config_.bf16().check_grad_overflow();
+}
+
+void Resolver::resolve_gradient_dtype() {
+  note_auto("data_types.grad_accum_dtype", std::string(to_string(result_.settings.dtype)),
+            "the dtype of the training");
+  if (!config_.data_types().has_grad_accum_dtype()) {
+    return;
+  }
+  const DType compute = result_.settings.dtype;
+  const proto::DataTypes::Dtype wanted = config_.data_types().grad_accum_dtype();
+  result_.settings.fp32_gradients = wanted == proto::DataTypes::fp32;
+  const DType dtype = wanted == proto::DataTypes::fp32   ? DType::f32
+                      : wanted == proto::DataTypes::fp16 ? DType::f16
+                                                         : DType::bf16;
+  if (dtype != DType::f32 && dtype != compute) {
+    problems_.add("data_types.grad_accum_dtype: {} in a training in {}; it can be fp32 or that",
+                  to_string(dtype), to_string(compute));
+  }
 }
 
 void Resolver::resolve_loss_scale() {

@@ -35,6 +35,7 @@ class Resolver {
   void override_batch(std::optional<int64_t>& train, std::optional<int64_t>& micro,
                       std::optional<int64_t>& accumulation);
   void resolve_dtype();
+  void resolve_gradient_dtype();
   void resolve_loss_scale();
   void resolve_optimizer();
   void resolve_state();
@@ -48,6 +49,7 @@ class Resolver {
   void note_unread_limits();
   void resolve_aio();
   void resolve_headrace();
+  void resolve_keeping();
   void resolve_compute();
   void note_idle_limits();
 

@@ -96,11 +96,26 @@ enum class PolicyKind : uint8_t { optimal, lru, liveness };
 /// Tier in which operations find their objects.
 enum class ComputePlace : uint8_t { host, device };
 
+enum class Durability : uint8_t {
+  step,     ///< every step leaves a whole generation on disk, new values beside the old ones
+  in_place  ///< half the space; a crash during an update needs a snapshot to go back to
+};
+
+/// What stays of a run on disk.
+struct KeepingSettings {
+  Durability durability = Durability::step;
+  int64_t save_interval = 0;  ///< steps between snapshots; 0: none
+  int64_t keep_last = 2;      ///< automatic snapshots that stay; 0: all
+  std::string run_dir;        ///< for state that does not live on nvme; empty: the output folder
+  bool keep_run = true;       ///< the run directory stays when the run is done
+};
+
 struct Settings {
   BatchSettings batch;
   DType dtype = DType::f32;  ///< of weights, activations and fresh gradients
   UpdateOptions optimizer;   ///< step and gradient_scale are set for each step, lr by the schedule
   StateRequest state;
+  bool fp32_gradients = false;  ///< sums of micro-batches stay in fp32 after the step's last one
   SchedulerSettings scheduler;
   LossScaleSettings loss_scale;
   double gradient_clipping = 1;      ///< largest global norm; 0: off
@@ -120,7 +135,8 @@ struct Settings {
   bool optimizer_overlap = true;                        ///< update during backward where it helps
   std::optional<int> numa_node;                         ///< unset: all nodes
   std::string run_id;                                   ///< empty: to be made
-  std::optional<int64_t> steps_per_print;               ///< unset: the command's choice
+  KeepingSettings keeping;
+  std::optional<int64_t> steps_per_print;  ///< unset: the command's choice
   bool wall_clock_breakdown = false;
 };
 

@@ -80,8 +80,14 @@ class TrainTest(TrainSetup):
         self.assertEqual(
             json.loads((self.output / "config.json").read_text())["model_type"], "llama"
         )
-        self.assertEqual(list(self.nvme.iterdir()), [])
+        (run,) = self.nvme.iterdir()
+        self.assertIn(str(run), result.stdout)
         self.assertIn("peak memory", result.stdout)
+
+    def test_a_run_that_is_not_kept_leaves_nothing(self):
+        config = self.write_config(headrace={"activation_nvme": True, "keep_run": False})
+        self.check_ok(*self.arguments(config=config, steps=2))
+        self.assertEqual(list(self.nvme.iterdir()), [])
 
     def test_state_of_eight_times_the_host_budget(self):
         """Weights, optimizer state and gradients of the preset are 98 MiB in fp32."""
@@ -130,9 +136,11 @@ class TrainTest(TrainSetup):
         interrupt(process)
         out, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, INTERRUPTED, out + error)
-        self.assertIn("--model", out + error, "says how to go on")
+        self.assertIn("the same command goes on", out + error)
         self.assertTrue((self.output / "model.safetensors").exists())
-        self.assertEqual(list(self.nvme.iterdir()), [])
+        done = len(self.metrics(self.output))
+        self.check_ok(*self.arguments(steps=done + 2))
+        self.assertEqual([m["step"] for m in self.metrics(self.output)], list(range(1, done + 3)))
 
     def test_budget_too_small_names_the_minimum_and_it_is_the_minimum(self):
         for flag in ("host_memory", "device_memory"):
@@ -145,7 +153,8 @@ class TrainTest(TrainSetup):
             minimum = int(result.stderr.split("needs at least")[1].split("(")[1].split()[0])
             self.check_fails(DOES_NOT_FIT, ["does not fit"], *self.arguments(**{flag: minimum - 4096}))
             self.check_ok(*self.arguments(steps=1, **{flag: minimum}))
-            shutil.rmtree(self.output)
+            for folder in (self.output, *self.nvme.iterdir()):
+                shutil.rmtree(folder)
 
     def test_wrong_paths(self):
         missing = self.folder / "missing"
@@ -357,8 +366,7 @@ class PlacementTest(CommandTest):
                               "--seq-len", 64, *flags)
                 losses = [(m["loss"], m["gradient_norm"]) for m in self.metrics(output)]
                 weights = (output / "model.safetensors").read_bytes()
-                for path in output.iterdir():
-                    path.unlink()
+                shutil.rmtree(output)
                 if reference is None:
                     reference = (losses, weights)
                 self.assertEqual(losses, reference[0])

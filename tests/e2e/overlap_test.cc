@@ -2,6 +2,9 @@
 // place of weights and masters.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/random.h"
 #include "e2e/training_harness.h"
 #include "model/checkpoint.h"
@@ -45,7 +48,7 @@ const Step kSteps[] = {
     {kAlwaysClips, false, Speculation::none},    // the one before was clipped
     {kNoClip, false, Speculation::none},         //
     {kNoClip, true, Speculation::redone},        // skipped
-    {kNoClip, false, Speculation::held},         // a skipped step says nothing about the norms
+    {kNoClip, false, Speculation::none},         // the next may be skipped too
     {kNoClip, false, Speculation::held},
 };
 
@@ -141,6 +144,30 @@ TEST_P(Overlap, ChangesNoBit) {
   }
 }
 
+/// Without clipping the first step is updated during backward too.
+TEST_P(Overlap, WithoutClippingASkippedStepIsTakenBack) {
+  const test::TemporaryFolder folder;
+  const auto [dtype, micro_batches, tied] = GetParam();
+  model::init_model(small_model(tied), DType::f32, 3, folder.path());
+  test::CurveSettings settings = curve_settings(folder.path(), dtype, micro_batches);
+  settings.steps.resize(3);
+  settings.adjust = [](size_t step, engine::StepNumbers& numbers) {
+    numbers.gradient_clipping = 0;
+    numbers.loss_scale = step == 1 ? 1e45 : 1;
+  };
+  const test::Curve reference = train_curve(settings, options_of(kVariants[0], false));
+  std::vector<Speculation> seen;
+  settings.observe = [&](const engine::EngineReport& report) {
+    seen.push_back(report.speculation);
+  };
+  for (const Variant& variant : {kVariants[0], kVariants[3]}) {
+    SCOPED_TRACE(variant.name);
+    seen.clear();
+    EXPECT_TRUE(train_curve(settings, options_of(variant, true)).weights == reference.weights);
+    EXPECT_EQ(seen, (std::vector{Speculation::held, Speculation::redone, Speculation::none}));
+  }
+}
+
 /// Without clipping and skipping nothing depends on the norm: the updates move into backward for
 /// every place of the optimizer.
 TEST_P(Overlap, WithoutANormToWaitForChangesNoBit) {
@@ -163,6 +190,29 @@ TEST_P(Overlap, WithoutANormToWaitForChangesNoBit) {
     options.memory.updates_need_norm = false;
     EXPECT_EQ(train_curve(settings, options), reference);
   }
+}
+
+/// Sums of gradients that stay in fp32, in every order and place.
+TEST(Fp32Sums, PlacementChangesNoBit) {
+  const test::TemporaryFolder folder;
+  model::init_model(small_model(true), DType::f32, 3, folder.path());
+  test::CurveSettings settings = curve_settings(folder.path(), DType::bf16, 3);
+  settings.steps.resize(4);
+  const auto options = [](const char* name, bool overlap, bool fp32) {
+    const auto* variant =
+        std::find_if(std::begin(kVariants), std::end(kVariants),
+                     [&](const Variant& each) { return std::string_view(each.name) == name; });
+    engine::EngineOptions result = options_of(*variant, overlap);
+    result.memory.fp32_gradients = fp32;
+    return result;
+  };
+  const test::Curve reference = train_curve(settings, options("all on nvme", false, true));
+  for (const char* name : {"all on nvme", "all on nvme, no device tier", "micro-batch-major"}) {
+    EXPECT_EQ(train_curve(settings, options(name, true, true)), reference) << name;
+  }
+  const test::Curve rounded = train_curve(settings, options("all on nvme", true, false));
+  EXPECT_NE(rounded.weights, reference.weights);
+  EXPECT_NEAR(rounded.losses.back(), reference.losses.back(), 1e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Overlap,

@@ -110,6 +110,24 @@ TEST(NvmeWeights, RunSetupTakesThemFromTheStandardCatalog) {
   ::unsetenv("HEADRACE_PROFILES");
 }
 
+TEST(NvmeRates, RunSetupTakesThemFromTheProfileAndTheLimits) {
+  const test::TemporaryFolder folder;
+  ::setenv("HEADRACE_PROFILES", (folder.path() + "/profiles").c_str(), 1);
+  Settings settings;
+  settings.offload.nvme_paths = {folder.path()};
+  const scheduler::Rates usual;
+  EXPECT_EQ(make_engine_options(settings, 64).memory.rates.nvme_read, usual.nvme_read);
+  store_fake(aio::ProfileCatalog(folder.path() + "/profiles"), folder.path(), 3e9);
+  settings.aio.write_limit = Bytes(500'000'000);
+  settings.link_limit = Bytes(7'000'000'000);
+  const scheduler::Rates rates = make_engine_options(settings, 64).memory.rates;
+  EXPECT_EQ(rates.nvme_read, 1.5e9);
+  EXPECT_EQ(rates.nvme_write, 5e8);
+  EXPECT_EQ(rates.host_to_device, 7e9);
+  EXPECT_EQ(rates.device_to_host, 7e9);
+  ::unsetenv("HEADRACE_PROFILES");
+}
+
 TEST(NvmeWeights, PathsThatDoNotExistGetEqualShares) {
   const test::TemporaryFolder folder;
   const aio::ProfileCatalog catalog(folder.path());

@@ -155,7 +155,6 @@ INSTANTIATE_TEST_SUITE_P(
         {R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})",
          {"bf16.bf16_optimizer_states: not supported: moments are fp32"}},
         {R"({"checkpoint": {"load_universal": true}})", {"checkpoint.load_universal"}},
-        {R"({"data_types": {"grad_accum_dtype": "bf16"}})", {"accumulated in fp32"}},
         {R"({"autotuning": {"enabled": true, "tuner_type": "random"}})", {"autotuning.enabled"}},
         {R"({"compression_training": {"weight_quantization": {}}})", {"compression_training"}},
     }));
@@ -325,7 +324,6 @@ TEST(ConfigParser, BlocksThatAreOffSayNothing) {
 TEST(ConfigParser, UnsupportedKeysMayHaveTheirDefault) {
   EXPECT_THAT(notes_of(R"({"zero_optimization": {"legacy_stage1": false, "mics_shard_size": -1,
                            "zero_quantized_weights": false, "zero_hpz_partition_size": 1},
-                           "data_types": {"grad_accum_dtype": "float32"},
                            "compression_training": {}})"),
               IsEmpty());
 }

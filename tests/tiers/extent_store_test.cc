@@ -177,12 +177,14 @@ TEST_F(ExtentStoreTest, ReusesTheSpaceOfSupersededValues) {
   expect_value("p", 4 << 20, 120);
 }
 
-TEST_F(ExtentStoreTest, RollBackGivesTheCommittedValues) {
+TEST_F(ExtentStoreTest, RollBackGivesTheMarkedValues) {
   make(1);
+  write("rewritten", 4 << 20, 6, true);
+  store_->commit(1, {});
   write("rewritten", 4 << 20, 1, true);
   write("discarded", 8192, 2, true);
   write("scratch", 8192, 3, false);
-  store_->commit(1, {});
+  store_->mark();
   write("rewritten", 4 << 20, 4, true);
   write("new", 8192, 5, true);
   store_->discard("discarded");
@@ -191,16 +193,19 @@ TEST_F(ExtentStoreTest, RollBackGivesTheCommittedValues) {
   expect_value("discarded", 8192, 2);
   expect_value("scratch", 8192, 3);
   EXPECT_FALSE(store_->contains("new"));
-  const auto committed = catalog().objects;
   store_->commit(2, {});
-  EXPECT_EQ(catalog().objects.size(), committed.size());
-  EXPECT_EQ(catalog().objects.at("rewritten").generation, 1U) << "nothing new to commit";
+  EXPECT_EQ(catalog().objects.size(), 2U);
+  write("rewritten", 4 << 20, 7, true);
+  store_->roll_back();
+  expect_value("rewritten", 4 << 20, 1);
+  store_->commit(3, {});
+  EXPECT_EQ(catalog().objects.at("rewritten").generation, 2U) << "nothing new to commit";
 }
 
 TEST_F(ExtentStoreTest, RollBackGivesTheSpaceBack) {
   make(1);
   write("p", 4 << 20, 1, true);
-  store_->commit(1, {});
+  store_->mark();
   for (uint64_t i = 2; i < 20; ++i) {
     write("p", 4 << 20, i, true);
     store_->roll_back();
@@ -225,15 +230,15 @@ TEST_F(ExtentStoreTest, VerifyNamesWhatIsBad) {
   write("good", 3 << 20, 1, true);
   write("bad", 3 << 20, 2, true);
   store_->commit(1, {});
-  EXPECT_THAT(store_->verify(), IsEmpty());
+  EXPECT_THAT(verify(), IsEmpty());
   const CatalogContents contents = catalog();
   const Extent extent = contents.objects.at("bad").extents.at(1);
   const std::string path = flip_byte(contents, extent, 77);
-  const auto problems = store_->verify();
+  const auto problems = verify();
   ASSERT_EQ(problems.size(), 1U);
-  EXPECT_THAT(problems[0], HasSubstr("'bad'"));
-  EXPECT_THAT(problems[0], HasSubstr(path));
-  EXPECT_THAT(problems[0], HasSubstr("offset " + std::to_string(extent.offset)));
+  EXPECT_THAT(problems[0].text, HasSubstr("'bad'"));
+  EXPECT_THAT(problems[0].text, HasSubstr(path));
+  EXPECT_THAT(problems[0].text, HasSubstr("offset " + std::to_string(extent.offset)));
 }
 
 /// The state that a kill -9 leaves: the catalog and the data files as they are now.
@@ -322,7 +327,7 @@ TEST_P(RandomStoreTest, AgreesWithAMap) {
       expect_committed(contents, committed);
     }
   }
-  EXPECT_THAT(store_->verify(), IsEmpty());
+  EXPECT_THAT(verify(), IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, RandomStoreTest, ::testing::Values(1, 2, 3));

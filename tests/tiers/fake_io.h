@@ -17,7 +17,16 @@
 
 namespace headrace::tiers::test {
 
-enum class Fault { none, fail, cut_short, corrupt };
+/// The last three are lies of a drive: the transfer is reported as done.
+enum class Fault {
+  none,
+  fail,
+  cut_short,
+  corrupt,
+  lose,      ///< a write that never reaches the disk
+  tear,      ///< of which the last sectors do not
+  misdirect  ///< which lands one block further
+};
 
 /// An IoEngine for tests: one thread of pread and pwrite, with faults on demand, a disk that can be
 /// full, and a gate that holds transfers back.
@@ -135,6 +144,9 @@ class FakeIo final : public aio::IoEngine {
           {file.path, request.offset, length, is_short ? length / 2 : -1, is_short ? 0 : EIO});
     }
     const auto size = static_cast<size_t>(length);
+    if (request.operation == aio::IoOperation::write && write_wrongly(file, request, fault)) {
+      return;
+    }
     const ssize_t done = request.operation == aio::IoOperation::read
                              ? ::pread(file.fd, request.data, size, request.offset)
                              : ::pwrite(file.fd, request.data, size, request.offset);
@@ -143,6 +155,22 @@ class FakeIo final : public aio::IoEngine {
     }
     if (fault == Fault::corrupt && request.operation == aio::IoOperation::read) {
       request.data[size / 2] ^= std::byte{1};
+    }
+  }
+
+  /// Whether the fault is one of a drive that lies; then it has been done.
+  static bool write_wrongly(const File& file, const aio::IoRequest& request, Fault fault) {
+    constexpr size_t kSector = 512;
+    const auto size = static_cast<size_t>(request.length.count());
+    switch (fault) {
+      case Fault::lose:
+        return true;
+      case Fault::tear:
+        return ::pwrite(file.fd, request.data, size - 3 * kSector, request.offset) > 0;
+      case Fault::misdirect:
+        return ::pwrite(file.fd, request.data, size, request.offset + 4096) > 0;
+      default:
+        return false;
     }
   }
 

@@ -52,7 +52,7 @@ TEST_F(RunDirectoryTest, SaysWhatItIs) {
   ASSERT_EQ(store_->directories().size(), 2U);
   const fs::path second = store_->directories()[1];
   EXPECT_EQ(second.filename(), "headrace-test");
-  EXPECT_EQ(text_of(second / "RUN"), "headrace run directory\nformat 1\nrun test\npath 1 of 2\n");
+  EXPECT_EQ(text_of(second / "RUN"), "headrace run directory\nformat 2\nrun test\npath 1 of 2\n");
   EXPECT_THAT(text_of(second / "LOCK"), HasSubstr("process " + std::to_string(::getpid())));
 }
 

@@ -47,6 +47,16 @@ class StoreTest : public ::testing::Test {
     EXPECT_TRUE(has_pattern(buffer.bytes(), seed)) << name;
   }
 
+  std::vector<Damage> verify() {
+    return store_->verify([](Bytes /*done*/, Bytes /*total*/) {});
+  }
+
+  /// Closes the store, as far as that has not been done, and opens it again.
+  void reopen() {
+    store_.reset();
+    store_ = ExtentStore::open(options_, io_);
+  }
+
   CatalogContents catalog() const {
     return read_catalog(options_.paths[0] + "/headrace-test/catalog");
   }

@@ -140,6 +140,19 @@ TEST(ResolvePrecision, CommandLineFillsAutoAndReplaces) {
   EXPECT_THAT(problem_of(file_with(""), context), HasSubstr("training in i32"));
 }
 
+TEST(ResolvePrecision, SumsOfGradientsAreRoundedUnlessToldOtherwise) {
+  EXPECT_FALSE(settings_of(R"("bf16": {"enabled": true})").fp32_gradients);
+  EXPECT_FALSE(
+      settings_of(R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "bf16"})")
+          .fp32_gradients);
+  EXPECT_TRUE(
+      settings_of(R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"})")
+          .fp32_gradients);
+  EXPECT_THAT(problem_of(R"({"train_batch_size": 1, "bf16": {"enabled": true},
+                             "data_types": {"grad_accum_dtype": "fp16"}})"),
+              HasSubstr("data_types.grad_accum_dtype: f16 in a training in bf16"));
+}
+
 TEST(ResolveLossScale, DynamicDefaultsAndKeys) {
   const LossScaleSettings standard = settings_of(R"("fp16": {"enabled": true})").loss_scale;
   EXPECT_TRUE(standard.dynamic);

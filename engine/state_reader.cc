@@ -1,0 +1,199 @@
+#include "engine/state_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/split_float.h"
+
+namespace headrace::engine {
+
+namespace {
+
+constexpr int64_t kPiece = 65536;  ///< elements converted at a time
+
+[[noreturn]] void damaged(const std::string& what) {
+  throw InputError("the run's description of its state is damaged: " + what);
+}
+
+float value_at(const std::byte* bytes, int64_t index, DType dtype) {
+  const auto load = [&](auto value) {
+    std::memcpy(&value, bytes + index * static_cast<int64_t>(sizeof(value)), sizeof(value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::bf16:
+      return to_float(Bf16{load(uint16_t{})});
+    case DType::f16:
+      return to_float(F16{load(uint16_t{})});
+    default:
+      return load(float{});
+  }
+}
+
+}  // namespace
+
+DType dtype_from(const std::string& text) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    if (headrace::to_string(dtype) == text) {
+      return dtype;
+    }
+  }
+  damaged(fmt::format("dtype '{}'", text));
+}
+
+std::string to_string(MasterPlace place) {
+  switch (place) {
+    case MasterPlace::weight:
+      return "weight";
+    case MasterPlace::state:
+      return "state";
+    case MasterPlace::split:
+      return "split";
+  }
+  return "";
+}
+
+StateFormat state_format_of(const proto::StateLayout& layout) {
+  StateFormat format;
+  format.moments = layout.moments();
+  format.moment_dtype = dtype_from(layout.moment_dtype());
+  bool known = false;
+  for (const MasterPlace place : {MasterPlace::weight, MasterPlace::state, MasterPlace::split}) {
+    if (to_string(place) == layout.master()) {
+      format.master = place;
+      known = true;
+    }
+  }
+  const bool fits_dtype = (format.master == MasterPlace::weight) == (layout.dtype() == "f32") &&
+                          (format.master != MasterPlace::split || layout.dtype() == "bf16");
+  if (!known || !fits_dtype || format.moments < 0 || format.moments > 2) {
+    damaged(fmt::format("dtype '{}', master in '{}', {} moments", layout.dtype(), layout.master(),
+                        format.moments));
+  }
+  return format;
+}
+
+StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> generation,
+                         const proto::StateLayout& layout)
+    : store_(store),
+      generation_(generation),
+      layout_(layout),
+      format_(state_format_of(layout)),
+      dtype_(dtype_from(layout.dtype())),
+      sources_(kPurposes) {
+  for (int m = 0; m < layout_.modules_size(); ++m) {
+    const proto::StoredModule& module = layout_.modules(m);
+    for (const proto::StoredParameter& parameter : module.parameters()) {
+      if (parameter.offset() < 0 || parameter.count() < 0 ||
+          parameter.count() > module.count() - parameter.offset()) {
+        damaged(fmt::format("parameter {} outside of module {}", parameter.name(), module.name()));
+      }
+      places_[parameter.name()] = {static_cast<size_t>(m), parameter.offset(), parameter.count()};
+    }
+    int64_t next = 0;
+    for (const proto::StoredShard& shard : module.shards()) {
+      if (shard.first() != next || shard.count() <= 0) {
+        damaged(fmt::format("shards of module {}", module.name()));
+      }
+      next += shard.count();
+    }
+    if (next != module.count()) {
+      damaged(fmt::format("shards of module {} cover {} of {} elements", module.name(), next,
+                          module.count()));
+    }
+  }
+}
+
+bool StateReader::has(StateArray array) const {
+  return array == StateArray::weights || static_cast<int>(array) <= format_.moments;
+}
+
+void StateReader::read(const std::string& parameter, StateArray array, Elements first,
+                       std::span<float> out) {
+  const auto found = places_.find(parameter);
+  if (found == places_.end()) {
+    throw InputError(fmt::format("the run has no parameter '{}'", parameter));
+  }
+  const Place& place = found->second;
+  const auto count = static_cast<int64_t>(out.size());
+  if (first.count() < 0 || first.count() + count > place.count) {
+    throw InputError(fmt::format("elements {} to {} of parameter '{}', which has {}", first.count(),
+                                 first.count() + count, parameter, place.count));
+  }
+  const proto::StoredModule& module = layout_.modules(static_cast<int>(place.module));
+  const int64_t begin = place.offset + first.count();
+  for (const proto::StoredShard& shard : module.shards()) {
+    const int64_t from = std::max(begin, shard.first());
+    const int64_t to = std::min(begin + count, shard.first() + shard.count());
+    if (from < to) {
+      read_shard(module, shard, array, from - shard.first(),
+                 out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
+    }
+  }
+}
+
+/// `first` counts from the shard's first element.
+void StateReader::read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
+                             StateArray array, int64_t first, std::span<float> out) {
+  const StateFormat::Offsets offsets = format_.offsets(Elements(shard.count()));
+  if (array == StateArray::weights && module.weights().empty()) {
+    array = StateArray::master;  // an imported run: the weights are yet to be rounded from it
+  }
+  if (array == StateArray::moment1 || array == StateArray::moment2) {
+    const bool is_first = array == StateArray::moment1;
+    read_values(is_first ? kMoment1 : kMoment2, shard.state(), offsets.moment[is_first ? 0 : 1],
+                first, format_.moment_dtype, out);
+    return;
+  }
+  if (array == StateArray::master && format_.master == MasterPlace::state) {
+    read_values(kMaster, shard.state(), offsets.master, first, DType::f32, out);
+    return;
+  }
+  read_values(kWeights, module.weights(), Bytes(0), shard.first() + first, dtype_, out);
+  if (array == StateArray::weights || format_.master == MasterPlace::weight) {
+    return;
+  }
+  std::vector<uint16_t> low(out.size());
+  read_bytes(kMaster, shard.state(),
+             offsets.master.count() + first * static_cast<int64_t>(sizeof(uint16_t)),
+             std::as_writable_bytes(std::span(low)));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto weight = static_cast<uint16_t>(std::bit_cast<uint32_t>(out[i]) >> 16U);
+    out[i] = join({weight, low[i]});
+  }
+}
+
+/// Elements [first, first + out.size()) of an array of `dtype` that begins at byte `at`.
+void StateReader::read_values(Purpose purpose, const std::string& object, Bytes at, int64_t first,
+                              DType dtype, std::span<float> out) {
+  const int64_t width = size_of(dtype).count();
+  for (size_t done = 0; done < out.size();) {
+    const auto part = out.subspan(done, std::min<size_t>(out.size() - done, kPiece));
+    bytes_.resize(part.size() * static_cast<size_t>(width));
+    read_bytes(purpose, object, at.count() + (first + static_cast<int64_t>(done)) * width, bytes_);
+    for (size_t i = 0; i < part.size(); ++i) {
+      part[i] = value_at(bytes_.data(), static_cast<int64_t>(i), dtype);
+    }
+    done += part.size();
+  }
+}
+
+void StateReader::read_bytes(Purpose purpose, const std::string& object, int64_t offset,
+                             std::span<std::byte> out) {
+  Source& source = sources_[purpose];
+  if (source.reader == nullptr || source.object != object) {
+    source.reader.reset();
+    source.reader = store_.open_value(generation_, object);
+    source.object = object;
+  }
+  if (offset + static_cast<int64_t>(out.size()) > source.reader->size().count()) {
+    damaged(fmt::format("object '{}' has {} bytes, but {} are asked for at {}", object,
+                        source.reader->size().count(), out.size(), offset));
+  }
+  source.reader->read(offset, out);
+}
+
+}  // namespace headrace::engine

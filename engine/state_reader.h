@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "engine/state_format.h"
+#include "proto/run_state.pb.h"
+#include "tiers/extent_store.h"
+
+namespace headrace::engine {
+
+/// The arrays of training state, as numbers. `weights` are those that compute uses; `master` the
+/// fp32 values that they were rounded from.
+enum class StateArray : uint8_t { master, moment1, moment2, weights };
+
+/// Reads the training state of a generation by logical parameter and range, whatever shards and
+/// formats it is stored in. The store must outlive it. Keeps one extent per array and the weights
+/// in memory: up to 64 MiB. Not thread-safe; blocks. Errors: IoError for damaged bytes; InputError
+/// where layout and objects contradict each other.
+class StateReader {
+ public:
+  /// Of a snapshot or, without `generation`, the committed generation.
+  StateReader(tiers::ExtentStore& store, std::optional<uint64_t> generation,
+              const proto::StateLayout& layout);
+
+  const proto::StateLayout& layout() const { return layout_; }
+  bool has(const std::string& parameter) const { return places_.contains(parameter); }
+  /// Whether the state has this array (master and weights always).
+  bool has(StateArray array) const;
+  /// Elements [first, first + out.size()) of a parameter as fp32.
+  void read(const std::string& parameter, StateArray array, Elements first, std::span<float> out);
+
+ private:
+  struct Place {
+    size_t module = 0;
+    int64_t offset = 0;  ///< of the parameter in the packed vector
+    int64_t count = 0;
+  };
+  /// A reader of the object last used for one purpose.
+  struct Source {
+    std::string object;
+    std::unique_ptr<tiers::ValueReader> reader;
+  };
+  enum Purpose : uint8_t { kMaster, kMoment1, kMoment2, kWeights, kPurposes };
+
+  void read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
+                  StateArray array, int64_t first, std::span<float> out);
+  void read_values(Purpose purpose, const std::string& object, Bytes at, int64_t first, DType dtype,
+                   std::span<float> out);
+  void read_bytes(Purpose purpose, const std::string& object, int64_t offset,
+                  std::span<std::byte> out);
+
+  tiers::ExtentStore& store_;
+  std::optional<uint64_t> generation_;
+  proto::StateLayout layout_;
+  StateFormat format_;
+  DType dtype_;
+  std::map<std::string, Place> places_;
+  std::vector<Source> sources_;
+  std::vector<std::byte> bytes_;
+};
+
+/// "adam", ... and back from a stored layout; InputError for another text.
+DType dtype_from(const std::string& text);
+std::string to_string(MasterPlace place);
+/// The format that a stored layout describes. InputError for one that cannot be.
+StateFormat state_format_of(const proto::StateLayout& layout);
+
+}  // namespace headrace::engine

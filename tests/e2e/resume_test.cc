@@ -1,0 +1,328 @@
+// A run that was stopped and goes on has the numbers of one that was never stopped, bit for bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "e2e/training_harness.h"
+#include "engine/config/resolve.h"
+#include "engine/trainer.h"
+#include "model/model_config.h"
+#include "proto/config_parser.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSteps = 6;
+
+/// A setting of the parity matrix.
+struct Case {
+  std::string offload = "nvme";  ///< "cpu", "nvme", "mixed": weights in the host, optimizer on nvme
+  int64_t accumulation = 1;
+  double clip = 1.0;
+  std::string dtype = "bf16";  ///< "fp16": with overflows at first
+  std::string durability = "step";
+
+  std::string name() const {
+    return offload + "_" + std::to_string(accumulation) + (clip > 0 ? "_clip_" : "_free_") + dtype +
+           "_" + durability;
+  }
+};
+
+void PrintTo(const Case& each, std::ostream* out) {
+  *out << each.name();
+}
+
+/// What a run leaves for the user.
+struct Result {
+  std::vector<json> curve;  ///< loss, norm, rate, scale, skipped per step; validation losses
+  std::string weights;      ///< bytes of model.safetensors
+  bool operator==(const Result&) const = default;
+};
+
+class ResumeTest : public ::testing::Test {
+ protected:
+  ResumeTest() {
+    model::ModelConfig config;
+    config.family = model::Family::qwen3;
+    config.vocab_size = 301;
+    config.hidden_size = 96;
+    config.intermediate_size = 200;
+    config.layers = 3;
+    config.heads = 4;
+    config.kv_heads = 2;
+    config.head_dim = 32;
+    config.max_positions = 64;
+    config.qk_norm = true;
+    model::init_model(config, DType::f32, 3, folder_ / "model");
+    std::vector<uint16_t> tokens(5000);
+    Random random(9, 0);
+    for (uint16_t& token : tokens) {
+      token = static_cast<uint16_t>(random.below(301));
+    }
+    std::ofstream(folder_ / "tokens.bin", std::ios::binary)
+        .write(reinterpret_cast<const char*>(tokens.data()),
+               static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
+  }
+
+  json config_of(const Case& each) const {
+    json config = {
+        {"train_micro_batch_size_per_gpu", 2},
+        {"gradient_accumulation_steps", each.accumulation},
+        {"gradient_clipping", each.clip},
+        {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 2e-3}}}}},
+        {"scheduler",
+         {{"type", "WarmupLR"}, {"params", {{"warmup_num_steps", 10}, {"warmup_max_lr", 2e-3}}}}},
+        {"zero_optimization",
+         {{"stage", 3},
+          {"offload_param", {{"device", each.offload == "nvme" ? "nvme" : "cpu"}}},
+          {"offload_optimizer", {{"device", each.offload == "cpu" ? "cpu" : "nvme"}}}}},
+        {"headrace", {{"durability", each.durability}, {"host_memory", "24MiB"}}}};
+    if (each.dtype == "bf16") {
+      config["bf16"] = {{"enabled", true}};
+    } else if (each.dtype == "fp16") {
+      config["fp16"] = {{"enabled", true}, {"initial_scale_power", 24}, {"hysteresis", 1}};
+    }
+    return config;
+  }
+
+  engine::TrainJob job(const std::string& output, int64_t steps = kSteps) const {
+    engine::TrainJob job;
+    job.model_folder = folder_ / "model";
+    job.data_path = folder_ / "tokens.bin";
+    job.output_folder = folder_ / output;
+    job.steps = steps;
+    job.seq = 32;
+    job.eval_steps = 2;
+    job.validation_fraction = 0.2;
+    job.eval_batches = 2;
+    return job;
+  }
+
+  /// Trains up to `stop_after`, as after Ctrl-C in that step.
+  engine::TrainSummary train(const engine::TrainJob& job, const json& config,
+                             int64_t stop_after = kSteps) const {
+    engine::ResolveContext context;
+    context.nvme_paths = {folder_ / "nvme"};
+    context.total_steps = job.steps;
+    const engine::Settings settings =
+        engine::resolve(proto::parse_config(config.dump(), "c.json").config, context).settings;
+    std::atomic<bool> stop{false};
+    engine::TrainObserver observer;
+    observer.step = [&](const engine::StepReport& report, int64_t) {
+      stop = report.step >= stop_after && report.step < job.steps;
+    };
+    return engine::train(job, settings, observer, stop);
+  }
+
+  Result result(const std::string& output) const {
+    Result result;
+    std::ifstream metrics(folder_ / (output + "/metrics.jsonl"));
+    for (std::string line; std::getline(metrics, line);) {
+      json values = json::parse(line);
+      for (const char* varying :
+           {"seconds", "tokens_per_second", "binding", "binding_share", "bytes", "seconds_by_cause",
+            "planned_bytes", "predicted_seconds", "updates"}) {
+        values.erase(varying);
+      }
+      result.curve.push_back(values);
+    }
+    std::ifstream file(folder_ / (output + "/model.safetensors"), std::ios::binary);
+    result.weights = std::string(std::istreambuf_iterator<char>(file), {});
+    return result;
+  }
+
+  std::string refusal(const engine::TrainJob& job, const json& config) const {
+    try {
+      train(job, config);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+class ResumeMatrix : public ResumeTest, public ::testing::WithParamInterface<Case> {
+ protected:
+  void expect_same_bits(const Case& each) const;
+};
+
+void ResumeMatrix::expect_same_bits(const Case& each) const {
+  const json config = config_of(each);
+  train(job("whole"), config);
+  const Result whole = result("whole");
+  ASSERT_EQ(whole.curve.size(), 9U);  // 6 steps, 3 validations
+  EXPECT_EQ(whole.curve[0].at("skipped"), each.dtype == "fp16");
+
+  // Other budgets and other shards for the rest, and once more the first ones.
+  json tight = config;
+  tight["headrace"]["host_memory"] = "8MiB";
+  tight["zero_optimization"]["sub_group_size"] = 65536;
+  EXPECT_TRUE(train(job("parts"), config, 2).interrupted);
+  EXPECT_EQ(train(job("parts"), tight, 4).resumed_from, 2);
+  const engine::TrainSummary last = train(job("parts"), config);
+  EXPECT_EQ(last.resumed_from, 4);
+  EXPECT_FALSE(last.interrupted);
+  const Result parts = result("parts");
+  // A validation that was due when the run was stopped comes when it goes on.
+  EXPECT_THAT(parts.curve, ::testing::UnorderedElementsAreArray(whole.curve));
+  EXPECT_TRUE(parts.weights == whole.weights);
+}
+
+TEST_P(ResumeMatrix, ChangesNoBit) {
+  expect_same_bits(GetParam());
+}
+
+/// Every combination; run with the label slow.
+class ResumeMatrixSlow : public ResumeMatrix {};
+TEST_P(ResumeMatrixSlow, ChangesNoBit) {
+  expect_same_bits(GetParam());
+}
+
+std::vector<Case> default_cases() {
+  return {{"nvme", 1, 1.0, "bf16", "step"},  {"nvme", 4, 0.0, "fp32", "in_place"},
+          {"nvme", 1, 0.0, "fp16", "step"},  {"nvme", 4, 1.0, "bf16", "in_place"},
+          {"cpu", 1, 1.0, "bf16", "step"},   {"cpu", 4, 0.0, "fp16", "step"},
+          {"cpu", 1, 0.0, "fp32", "step"},   {"mixed", 4, 1.0, "fp16", "step"},
+          {"mixed", 1, 1.0, "bf16", "step"}, {"mixed", 1, 0.0, "fp32", "in_place"}};
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* offload : {"nvme", "cpu", "mixed"}) {
+    for (const int64_t accumulation : {1, 4}) {
+      for (const double clip : {1.0, 0.0}) {
+        for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+          for (const char* durability : {"step", "in_place"}) {
+            cases.push_back({offload, accumulation, clip, dtype, durability});
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+const auto kCaseName = [](const auto& info) { return info.param.name(); };
+INSTANTIATE_TEST_SUITE_P(Pairs, ResumeMatrix, ::testing::ValuesIn(default_cases()), kCaseName);
+INSTANTIATE_TEST_SUITE_P(All, ResumeMatrixSlow, ::testing::ValuesIn(all_cases()), kCaseName);
+
+TEST_F(ResumeTest, FromNvmeToMemoryAndBack) {
+  const json nvme = config_of({});
+  const json cpu = config_of({"cpu"});
+  train(job("whole"), nvme);
+  train(job("parts"), nvme, 1);
+  EXPECT_EQ(train(job("parts"), cpu, 3).resumed_from, 1);
+  EXPECT_EQ(train(job("parts"), config_of({"mixed"}), 4).resumed_from, 3);
+  EXPECT_EQ(train(job("parts"), nvme).resumed_from, 4);
+  EXPECT_TRUE(result("parts").weights == result("whole").weights);
+}
+
+TEST_F(ResumeTest, ASplitMasterGoesOnAsAWholeOne) {
+  json split = config_of({});
+  json whole_master = split;
+  whole_master["headrace"]["split_master"] = false;
+  train(job("whole"), split);
+  train(job("parts"), split, 2);
+  train(job("parts"), whole_master, 4);
+  train(job("parts"), split);
+  EXPECT_TRUE(result("parts").weights == result("whole").weights);
+}
+
+TEST_F(ResumeTest, GoesBeyondItsFirstEnd) {
+  const json config = config_of({"cpu"});
+  train(job("whole"), config);
+  train(job("parts", 4), config);
+  EXPECT_EQ(train(job("parts"), config).resumed_from, 4);
+  EXPECT_TRUE(result("parts").weights == result("whole").weights);
+  const Result done = result("parts");
+  EXPECT_EQ(train(job("parts"), config).resumed_from, kSteps) << "done already";
+  EXPECT_EQ(result("parts").curve, done.curve);
+  EXPECT_TRUE(result("parts").weights == result("whole").weights);
+}
+
+TEST_F(ResumeTest, RefusesOtherNumbersUnlessToldTo) {
+  const json config = config_of({});
+  train(job("run"), config, 2);
+  json changed = config;
+  changed["optimizer"]["params"]["lr"] = 1e-4;
+  changed["gradient_clipping"] = 0.5;
+  EXPECT_THAT(refusal(job("run"), changed),
+              AllOf(HasSubstr("optimizer.lr: 0.002 before, 0.0001 now"),
+                    HasSubstr("gradient_clipping: 1 before, 0.5 now"),
+                    HasSubstr("--allow-change gradient_clipping,optimizer.lr")));
+  engine::TrainJob allowed = job("run");
+  allowed.allowed_changes = {"gradient_clipping"};
+  EXPECT_THAT(refusal(allowed, changed),
+              AllOf(HasSubstr("optimizer.lr"), ::testing::Not(HasSubstr("gradient_clipping:"))));
+  allowed.allowed_changes = {"gradient_clipping", "optimizer.lr"};
+  EXPECT_EQ(train(allowed, changed).resumed_from, 2);
+  EXPECT_EQ(refusal(job("run", 8), changed), "accepted") << "the change holds from then on";
+  allowed.allowed_changes = {"optimizer.rl"};
+  EXPECT_THAT(refusal(allowed, changed), HasSubstr("optimizer.rl"));
+
+  for (const auto& [name, change] : std::map<std::string, std::function<void(engine::TrainJob&)>>{
+           {"seq_len", [](engine::TrainJob& job) { job.seq = 16; }},
+           {"data.shuffle", [](engine::TrainJob& job) { job.shuffle = false; }},
+           {"data:", [&](engine::TrainJob& job) {
+              fs::copy(job.data_path, folder_ / "other.bin");
+              std::fstream file(folder_ / "other.bin", std::ios::in | std::ios::out);
+              file.seekp(3000);
+              file.put('\0');
+              job.data_path = folder_ / "other.bin";
+            }}}) {
+    engine::TrainJob other = job("run");
+    change(other);
+    EXPECT_THAT(refusal(other, changed), HasSubstr(name));
+  }
+}
+
+TEST_F(ResumeTest, NeverAutoMust) {
+  const json config = config_of({});
+  engine::TrainJob must = job("run");
+  must.resume = engine::ResumeMode::must;
+  EXPECT_THAT(refusal(must, config), AllOf(HasSubstr("--resume must"), HasSubstr("run")));
+  const std::string first = train(job("run"), config, 2).run_directory;
+  EXPECT_TRUE(fs::exists(first));
+  EXPECT_EQ(train(must, config, 3).resumed_from, 2);
+  engine::TrainJob never = job("run");
+  never.resume = engine::ResumeMode::never;
+  const engine::TrainSummary fresh = train(never, config, 2);
+  EXPECT_EQ(fresh.resumed_from, 0);
+  EXPECT_NE(fresh.run_directory, first);
+  EXPECT_TRUE(fs::exists(first)) << "nothing is deleted that was not asked for";
+  EXPECT_EQ(train(job("run"), config).run_directory, fresh.run_directory);
+}
+
+TEST_F(ResumeTest, FindsARunByItsName) {
+  json config = config_of({});
+  config["headrace"]["run_id"] = "mine";
+  train(job("one"), config, 2);
+  EXPECT_EQ(train(job("two"), config).resumed_from, 2);
+  engine::TrainJob never = job("three");
+  never.resume = engine::ResumeMode::never;
+  EXPECT_THAT(refusal(never, config), HasSubstr("earlier run"));
+}
+
+TEST_F(ResumeTest, KeepsNothingWhereThatIsAsked) {
+  json config = config_of({});
+  config["headrace"]["keep_run"] = false;
+  train(job("run"), config, 2);
+  EXPECT_FALSE(fs::is_empty(folder_ / "nvme")) << "it was interrupted";
+  EXPECT_EQ(train(job("run"), config).resumed_from, 2);
+  EXPECT_TRUE(fs::is_empty(folder_ / "nvme"));
+}
+
+}  // namespace
+}  // namespace headrace
