@@ -17,6 +17,9 @@ constexpr int64_t kRowsWanted = 256;
 constexpr int64_t kQueryBlockMax = 128;
 constexpr int64_t kKeyBlockMax = 128;
 constexpr int64_t kBackwardTasksWanted = 16;
+// The parts of the backward pass that are held at once take no more than this, as long as each pair
+// has one: long sequences have work enough for few.
+constexpr int64_t kBackwardSumBytes = int64_t{16} << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -53,7 +56,9 @@ AttentionTiling::AttentionTiling(const AttentionShape& shape_in)
   if (is_empty()) {
     return;
   }
-  segments = std::clamp<int64_t>(kBackwardTasksWanted / pairs, 1, q_blocks);
+  const int64_t sum_bytes = k_blocks * k_block * dim * 2 * static_cast<int64_t>(sizeof(float));
+  const int64_t affordable = kBackwardSumBytes / (sum_bytes * pairs);
+  segments = std::clamp<int64_t>(std::min(kBackwardTasksWanted / pairs, affordable), 1, q_blocks);
   slots = std::min(core_count(), pairs * q_blocks);
   window = segments > 1 ? pairs : std::min(pairs, core_count());
 }
