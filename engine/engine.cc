@@ -254,7 +254,8 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, S
       redo_updates(numbers, report);
     }
   }
-  last_was_final_ = !numbers.clipped && !numbers.skipped;
+  const bool is_final = !numbers.clipped && !numbers.skipped;
+  final_in_a_row_ = is_final ? *final_in_a_row_ + 1 : 0;
   ++generation_;
   const RunState state = on_end ? on_end() : RunState();
   learn(trace, report, end_step(state, report));
@@ -262,10 +263,14 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, S
 }
 
 /// Norms change slowly, and a loss scale that was too large is often still too large: a step is
-/// likely to end as the one before did.
-bool Engine::should_speculate(const StepNumbers& numbers) const {
-  const bool first_is_likely_final = numbers.gradient_clipping == 0 && numbers.loss_scale == 1;
-  return plan_.speculative && last_was_final_.value_or(first_is_likely_final);
+/// likely to end as those before did. A wrong guess costs a second pass of updates and its wear.
+bool Engine::should_speculate(const StepNumbers& numbers) {
+  constexpr int kEnough = 2;
+  if (!final_in_a_row_) {
+    const bool is_likely_final = numbers.gradient_clipping == 0 && numbers.loss_scale == 1;
+    final_in_a_row_ = is_likely_final ? kEnough : 0;
+  }
+  return plan_.speculative && *final_in_a_row_ >= kEnough;
 }
 
 /// The gradients are still there; so are the values before the step.

@@ -151,7 +151,7 @@ class Engine {
                                         std::vector<scheduler::Residency> initial) const;
   std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
   EngineReport run(const StepTrace& trace, const OperationBody& body);
-  bool should_speculate(const StepNumbers& numbers) const;
+  bool should_speculate(const StepNumbers& numbers);
   void redo_updates(StepNumbers& numbers, EngineReport& report);
   void forget_changes();
   void mark();
@@ -186,7 +186,8 @@ class Engine {
   std::shared_ptr<const CachedSchedule> last_training_;
   const StepTrace* last_trace_ = nullptr;  ///< of last_training_
   std::map<const StepTrace*, LearnedCosts> learned_;
-  std::optional<bool> last_was_final_;  ///< the last step was neither clipped nor skipped
+  std::optional<int>
+      final_in_a_row_;  ///< steps that were neither clipped nor skipped; at first a guess
   bool in_place_ = false;
   StateTransfer checkpoint_;  ///< empty: the store has everything at the end of a step
   uint64_t generation_ = 0;

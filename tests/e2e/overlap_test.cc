@@ -43,13 +43,13 @@ struct Step {
 };
 const Step kSteps[] = {
     {kNoClip, false, Speculation::none},         // nothing is known about the norms yet
-    {kNoClip, false, Speculation::held},         //
+    {kNoClip, false, Speculation::none},         //
+    {kNoClip, false, Speculation::held},         // two steps were not clipped
     {kAlwaysClips, false, Speculation::redone},  //
-    {kAlwaysClips, false, Speculation::none},    // the one before was clipped
+    {kNoClip, false, Speculation::none},         //
     {kNoClip, false, Speculation::none},         //
     {kNoClip, true, Speculation::redone},        // skipped
-    {kNoClip, false, Speculation::none},         // the next may be skipped too
-    {kNoClip, false, Speculation::held},
+    {kNoClip, false, Speculation::none},
 };
 
 test::CurveSettings curve_settings(const std::string& folder, DType dtype, int64_t micro_batches) {
