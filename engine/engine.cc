@@ -282,7 +282,7 @@ void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
   }
   const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers));
   report.run.split += redo.run.split;
-  for (int lane = 0; lane < scheduler::kLaneCount; ++lane) {
+  for (size_t lane = 0; lane < redo.run.busy.size(); ++lane) {
     report.run.busy[lane] += redo.run.busy[lane];
   }
   report.traffic += redo.traffic;

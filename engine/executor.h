@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -44,12 +45,12 @@ struct BusyPeriod {
 struct RunReport {
   TimeSplit split;
   /// Seconds in which each lane had work in flight, by scheduler::Lane.
-  double busy[scheduler::kLaneCount] = {};
+  std::array<double, scheduler::kLaneCount> busy{};
   /// Seconds that each operation of the trace took from when it could begin: when what it waits for
   /// and the operation before it on its lane had ended.
   std::vector<double> operation_seconds;
   /// The times in which a lane had transfers in flight, without a gap; by scheduler::Lane.
-  std::vector<BusyPeriod> busy_periods[scheduler::kLaneCount];
+  std::array<std::vector<BusyPeriod>, scheduler::kLaneCount> busy_periods;
   std::vector<scheduler::Span> spans;  ///< filled where asked for
 };
 

@@ -126,7 +126,7 @@ void MetricsLog::append(const std::string& line) {
 
 Binding binding_of(const RunReport& run) {
   Binding binding;
-  for (int i = 0; i < scheduler::kLaneCount; ++i) {
+  for (size_t i = 0; i < run.busy.size(); ++i) {
     if (run.busy[i] > binding.share) {
       binding = {static_cast<scheduler::Lane>(i), run.busy[i]};
     }

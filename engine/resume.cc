@@ -32,6 +32,7 @@ std::string directory_in(const std::string& path, const std::string& run_id) {
 std::vector<std::string> directories_in(const std::vector<std::string>& paths,
                                         const std::string& run_id) {
   std::vector<std::string> directories;
+  directories.reserve(paths.size());
   for (const std::string& path : paths) {
     directories.push_back(directory_in(path, run_id));
   }

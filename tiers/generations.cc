@@ -227,6 +227,7 @@ std::vector<Damage> verify_values(const GenerationList& generations, ExtentIo& i
   };
   {
     std::vector<std::jthread> threads;
+    threads.reserve(kVerifyThreads);
     for (int i = 0; i < kVerifyThreads; ++i) {
       threads.emplace_back([&] {
         try {

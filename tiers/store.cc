@@ -10,9 +10,9 @@
 
 namespace headrace::tiers {
 
-Store::Store(const ExtentStoreOptions& options, StoreFiles files,
-             const std::shared_ptr<aio::IoEngine>& io, bool is_new)
-    : io_(io), files_(std::move(files)), keep_(options.keep_on_close || !is_new) {
+Store::Store(const ExtentStoreOptions& options, StoreFiles files, std::shared_ptr<aio::IoEngine> io,
+             bool is_new)
+    : io_(std::move(io)), files_(std::move(files)), keep_(options.keep_on_close || !is_new) {
   extent_io_ = std::make_unique<ExtentIo>(*files_.allocator, io_, options.verify_reads);
   if (!is_new) {
     load();
@@ -187,12 +187,14 @@ bool Store::is_unused(const Entry& entry) {
 
 std::unique_ptr<ExtentStore> ExtentStore::create(const ExtentStoreOptions& options,
                                                  std::shared_ptr<aio::IoEngine> io) {
-  return std::make_unique<Store>(options, create_store_files(options, io), io, true);
+  StoreFiles files = create_store_files(options, io);
+  return std::make_unique<Store>(options, std::move(files), std::move(io), true);
 }
 
 std::unique_ptr<ExtentStore> ExtentStore::open(const ExtentStoreOptions& options,
                                                std::shared_ptr<aio::IoEngine> io) {
-  return std::make_unique<Store>(options, open_store_files(options, io), io, false);
+  StoreFiles files = open_store_files(options, io);
+  return std::make_unique<Store>(options, std::move(files), std::move(io), false);
 }
 
 }  // namespace headrace::tiers

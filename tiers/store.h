@@ -20,8 +20,8 @@ namespace headrace::tiers {
 /// The ExtentStore. Values are in store.cc, generations in store_generations.cc.
 class Store final : public ExtentStore {
  public:
-  Store(const ExtentStoreOptions& options, StoreFiles files,
-        const std::shared_ptr<aio::IoEngine>& io, bool is_new);
+  Store(const ExtentStoreOptions& options, StoreFiles files, std::shared_ptr<aio::IoEngine> io,
+        bool is_new);
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
   ~Store() override;
