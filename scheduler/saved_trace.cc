@@ -1,0 +1,98 @@
+#include "scheduler/saved_trace.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <string_view>
+
+#include "base/error.h"
+#include "scheduler/trace_codec.h"
+
+namespace headrace::scheduler {
+
+namespace {
+
+/// "HRTRACE", a zero, then little-endian: format (4 bytes), zero (4), bytes of the record (8),
+/// their XXH3 (8); then the record.
+constexpr std::string_view kMagic{"HRTRACE\0", 8};
+constexpr uint32_t kFormatVersion = 1;
+constexpr size_t kHeaderBytes = 32;
+
+void append_number(std::string& to, uint64_t number, int bytes) {
+  for (int i = 0; i < bytes; ++i) {
+    to.push_back(static_cast<char>(number >> (8 * i) & 0xff));
+  }
+}
+
+uint64_t number_at(std::string_view bytes, size_t offset, size_t count) {
+  uint64_t number = 0;
+  for (size_t i = count; i-- > 0;) {
+    number = number << 8 | static_cast<unsigned char>(bytes[offset + i]);
+  }
+  return number;
+}
+
+std::string_view record_of(std::string_view bytes, const std::string& source) {
+  if (!bytes.starts_with(kMagic)) {
+    throw InputError(source + " is not a saved trace; `headrace trace record` makes one");
+  }
+  const auto truncated = [&](uint64_t expected) {
+    return InputError(fmt::format("{} is truncated: {} of {} bytes are there; record it again",
+                                  source, bytes.size(), expected));
+  };
+  if (bytes.size() < kHeaderBytes) {
+    throw truncated(kHeaderBytes);
+  }
+  const uint64_t version = number_at(bytes, 8, 4);
+  if (version > kFormatVersion) {
+    throw InputError(fmt::format(
+        "{} has format {}, this version of Headrace knows formats up to {}; use a newer one",
+        source, version, kFormatVersion));
+  }
+  const uint64_t length = number_at(bytes, 16, 8);
+  const std::string_view record = bytes.substr(kHeaderBytes);
+  if (record.size() < length) {
+    throw truncated(kHeaderBytes + length);
+  }
+  if (version == 0 || record.size() > length ||
+      XXH3_64bits(record.data(), record.size()) != number_at(bytes, 24, 8)) {
+    throw InputError(source + " is damaged: its checksum is wrong; record it again");
+  }
+  return record;
+}
+
+}  // namespace
+
+CompileInput SavedTrace::input(const SavedRound& round) const {
+  return {&trace, &objects, budgets, rates, round.schedule.initial};
+}
+
+std::string encode_trace(const SavedTrace& trace) {
+  const proto::TraceRecord record = to_record(trace);
+  if (static_cast<int64_t>(record.ByteSizeLong() + kHeaderBytes) > kLongestTraceFile.count()) {
+    throw InputError(fmt::format("a trace of {} operations is too long to be saved",
+                                 trace.trace.operations.size()));
+  }
+  const std::string text = record.SerializeAsString();
+  std::string bytes(kMagic);
+  append_number(bytes, kFormatVersion, 4);
+  append_number(bytes, 0, 4);
+  append_number(bytes, text.size(), 8);
+  append_number(bytes, XXH3_64bits(text.data(), text.size()), 8);
+  return bytes + text;
+}
+
+SavedTrace decode_trace(const std::string& bytes, const std::string& source) {
+  const std::string_view text = record_of(bytes, source);
+  proto::TraceRecord record;
+  if (!record.ParseFromArray(text.data(), static_cast<int>(text.size()))) {
+    throw InputError(source + " is damaged: its record cannot be read");
+  }
+  try {
+    return from_record(record);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{} is no sound trace: {}", source, error.what()));
+  }
+}
+
+}  // namespace headrace::scheduler
