@@ -12,21 +12,21 @@ namespace headrace::scheduler {
 
 namespace {
 
-/// "HRTRACE", a zero, then little-endian: format (4 bytes), zero (4), bytes of the record (8),
-/// their XXH3 (8); then the record.
+/// "HRTRACE", a zero, then three little-endian numbers of 8 bytes: the format, the length of the
+/// record and its XXH3; then the record.
 constexpr std::string_view kMagic{"HRTRACE\0", 8};
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint64_t kFormatVersion = 1;
 constexpr size_t kHeaderBytes = 32;
 
-void append_number(std::string& to, uint64_t number, int bytes) {
-  for (int i = 0; i < bytes; ++i) {
+void append_number(std::string& to, uint64_t number) {
+  for (size_t i = 0; i < sizeof(number); ++i) {
     to.push_back(static_cast<char>(number >> (8 * i) & 0xff));
   }
 }
 
-uint64_t number_at(std::string_view bytes, size_t offset, size_t count) {
+uint64_t number_at(std::string_view bytes, size_t offset) {
   uint64_t number = 0;
-  for (size_t i = count; i-- > 0;) {
+  for (size_t i = sizeof(number); i-- > 0;) {
     number = number << 8 | static_cast<unsigned char>(bytes[offset + i]);
   }
   return number;
@@ -36,26 +36,25 @@ std::string_view record_of(std::string_view bytes, const std::string& source) {
   if (!bytes.starts_with(kMagic)) {
     throw InputError(source + " is not a saved trace; `headrace trace record` makes one");
   }
-  const auto truncated = [&](uint64_t expected) {
-    return InputError(fmt::format("{} is truncated: {} of {} bytes are there; record it again",
-                                  source, bytes.size(), expected));
-  };
   if (bytes.size() < kHeaderBytes) {
-    throw truncated(kHeaderBytes);
+    throw InputError(fmt::format("{} is truncated: {} bytes are no whole header; record it again",
+                                 source, bytes.size()));
   }
-  const uint64_t version = number_at(bytes, 8, 4);
+  const uint64_t version = number_at(bytes, 8);
   if (version > kFormatVersion) {
     throw InputError(fmt::format(
         "{} has format {}, this version of Headrace knows formats up to {}; use a newer one",
         source, version, kFormatVersion));
   }
-  const uint64_t length = number_at(bytes, 16, 8);
+  const uint64_t length = number_at(bytes, 16);
   const std::string_view record = bytes.substr(kHeaderBytes);
   if (record.size() < length) {
-    throw truncated(kHeaderBytes + length);
+    throw InputError(
+        fmt::format("{} is truncated: {} of {} bytes of its record are there; record it again",
+                    source, record.size(), length));
   }
   if (version == 0 || record.size() > length ||
-      XXH3_64bits(record.data(), record.size()) != number_at(bytes, 24, 8)) {
+      XXH3_64bits(record.data(), record.size()) != number_at(bytes, 24)) {
     throw InputError(source + " is damaged: its checksum is wrong; record it again");
   }
   return record;
@@ -75,10 +74,9 @@ std::string encode_trace(const SavedTrace& trace) {
   }
   const std::string text = record.SerializeAsString();
   std::string bytes(kMagic);
-  append_number(bytes, kFormatVersion, 4);
-  append_number(bytes, 0, 4);
-  append_number(bytes, text.size(), 8);
-  append_number(bytes, XXH3_64bits(text.data(), text.size()), 8);
+  append_number(bytes, kFormatVersion);
+  append_number(bytes, text.size());
+  append_number(bytes, XXH3_64bits(text.data(), text.size()));
   return bytes + text;
 }
 

@@ -29,17 +29,23 @@ void print_operations(const SavedTrace& trace, size_t begin, size_t end, char si
   const size_t shown = std::min(end, begin + kListed);
   for (size_t i = begin; i < shown; ++i) {
     const scheduler::Operation& operation = trace.trace.operations[i];
-    fmt::print("    {} {:>5}  {} ({})\n", sign, i, operation.name, to_string(operation.lane));
+    std::vector<std::string> objects;
+    for (const scheduler::Use& use : operation.uses) {
+      objects.push_back(trace.objects[index_of(use.object)].name);
+    }
+    fmt::print("    {} {:>5}  {} ({}) {}\n", sign, i, operation.name, to_string(operation.lane),
+               fmt::join(objects, " "));
   }
   if (shown < end) {
     fmt::print("    {}        and {} more\n", sign, end - shown);
   }
 }
 
-/// One difference with the operations before it and the one at which both rejoin.
+/// One difference with the operations before it, but not before `from`, and the one at which both
+/// rejoin.
 void print_range(const SavedTrace& first, const SavedTrace& second,
-                 const scheduler::DifferingRange& range) {
-  print_operations(first, range.first_begin - std::min(kContext, range.first_begin),
+                 const scheduler::DifferingRange& range, size_t from) {
+  print_operations(first, std::max(from, range.first_begin - std::min(kContext, range.first_begin)),
                    range.first_begin, ' ');
   print_operations(first, range.first_begin, range.first_end, '-');
   print_operations(second, range.second_begin, range.second_end, '+');
@@ -70,7 +76,7 @@ void print_ranges(const SavedTrace& first, const SavedTrace& second,
         first.trace.operations.size(), second.trace.operations.size(), ranges.front().first_begin,
         ranges.size(), removed, added);
     for (size_t i = 0; i < std::min(ranges.size(), kRanges); ++i) {
-      print_range(first, second, ranges[i]);
+      print_range(first, second, ranges[i], i > 0 ? ranges[i - 1].first_end : 0);
     }
     if (ranges.size() > kRanges) {
       fmt::print("      and {} more places\n", ranges.size() - kRanges);
