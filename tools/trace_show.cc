@@ -286,7 +286,8 @@ void run(const Arguments& arguments) {
   const scheduler::SavedTrace trace = engine::load_trace(arguments.file);
   const Shown shown(trace);
   if (arguments.json) {
-    fmt::print("{}\n", to_json(shown, arguments).dump(2));
+    fmt::print("{}\n", to_json(shown, arguments)
+                           .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return;
   }
   print_summary(shown);

@@ -1,6 +1,7 @@
 #include "scheduler/saved_trace.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
 #include <xxhash.h>
 
 #include "base/error.h"
@@ -84,6 +85,7 @@ TEST(SavedTrace, ComesBackEqualAndSound) {
 TEST(SavedTrace, EveryFieldIsKept) {
   SavedTrace trace = small_step();
   trace.trace.name = "step \xc3\xbc";
+  trace.description = "a path that is no UTF-8: \xff";
   trace.trace.operations[1].in_order = true;
   trace.trace.operations[2].starts_pass = true;
   trace.rates = {1.5, 2.5, 3.5, 4.5, 5.5, 6.5};
@@ -128,6 +130,7 @@ TEST(SavedTrace, EveryTruncationAndEveryChangedByteIsNoticed) {
 /// and checked; nothing else is thrown than errors of the input.
 TEST(SavedTrace, RecordsThatLieDoNoHarm) {
   const std::string record = encode_trace(small_step()).substr(32);
+  const google::protobuf::LogSilencer silencer;
   int refused = 0;
   int accepted = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
