@@ -84,8 +84,8 @@ scheduler::SavedTrace record_trace(const model::ModelConfig& config, const Engin
   const Chosen chosen = choose(plan, step);
   if (chosen.trace == nullptr) {
     throw InputError(fmt::format(
-        "this run has no {} step: its updates are not made before the norm of the gradients is "
-        "known (headrace.optimizer_overlap, and an optimizer on nvme)",
+        "this run has no {} step: its updates never go ahead of a norm that they depend on; that "
+        "takes headrace.optimizer_overlap, an optimizer on nvme, and a step that is not slower",
         chosen.name));
   }
   Rounds compiled(plan, options);

@@ -82,7 +82,8 @@ TEST(RecordTrace, ARedoBeginsWithoutWhatTheSpeculativeStepChanged) {
 }
 
 TEST(RecordTrace, AStepThatThePlanLacksIsRefused) {
-  const EngineOptions options = options_of("optimal", Tier::host);
+  EngineOptions options = options_of("optimal", Tier::host);
+  options.memory.host_memory = kMiB * 256;
   EXPECT_EQ(record(options, RecordedStep::steady, 1).step, "training");
   for (const RecordedStep step : {RecordedStep::speculative, RecordedStep::redo}) {
     try {
