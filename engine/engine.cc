@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/limited_stream.h"
+#include "engine/run_plan.h"
 #include "tiers/thread_binding.h"
 
 namespace headrace::engine {
@@ -16,57 +17,13 @@ namespace {
 /// Schedules kept per trace; a steady run alternates between very few residencies.
 constexpr size_t kSchedulesKept = 4;
 
-bool same(const scheduler::Residency& a, const scheduler::Residency& b) {
-  return a.object == b.object && a.tier == b.tier && a.offset == b.offset && a.dirty == b.dirty;
-}
-
-bool same(const std::vector<scheduler::Residency>& a, const std::vector<scheduler::Residency>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const auto& x, const auto& y) { return same(x, y); });
-}
-
-/// Elements of the parameters by ObjectId; 0 for what is none.
-std::vector<Elements> parameter_elements(const ModelLayout& layout) {
-  std::vector<Elements> elements(layout.objects.size());
-  for (const ModuleObjects& module : layout.modules) {
-    elements[index_of(module.weights)] = module.spec.count;
-  }
-  return elements;
-}
-
-std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,
-                                               const ModelLayout& layout) {
-  if (options.policy == "optimal") {
-    return scheduler::make_optimal_policy();
-  }
-  if (options.policy == "lru") {
-    return scheduler::make_lru_policy();
-  }
-  if (options.policy == "liveness") {
-    return scheduler::make_liveness_policy(options.liveness, parameter_elements(layout));
-  }
-  throw InputError("headrace.policy: '" + options.policy +
-                   "' is unknown; it can be optimal, liveness or lru");
-}
-
-/// Rough cost of the work on this machine, until the first step has been measured.
-WorkEstimate estimate_work(const model::Network& network) {
-  constexpr double kFlopsPerSecond = 150e9;
-  WorkEstimate work;
-  work.block_forward = network.block_forward_flops() / kFlopsPerSecond;
-  work.block_backward = network.block_backward_flops() / kFlopsPerSecond;
-  work.head = network.head_flops() / kFlopsPerSecond;
-  return work;
-}
-
 }  // namespace
 
 Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
     : device_(device::make_cpu_device()),
       network_(std::make_unique<model::Network>(config, options.dtype, options.shape, *device_,
                                                 options.vocab_tile)),
-      plan_(make_memory_plan(config, options.dtype, options.shape, network_needs(*network_),
-                             estimate_work(*network_), options.memory)),
+      plan_(plan_memory(*network_, options)),
       policy_(make_policy(options, plan_.layout)),
       rates_(options.memory.rates),
       compute_stream_(device_->create_stream("hr-compute")),
@@ -163,20 +120,13 @@ void Engine::add_objects() {
 
 scheduler::CompileInput Engine::compile_input(const StepTrace& trace,
                                               std::vector<scheduler::Residency> initial) const {
-  scheduler::CompileInput input;
-  input.trace = &trace.trace;
-  input.objects = &plan_.layout.objects;
-  input.budgets.device = plan_.device_arena;
-  input.budgets.host = plan_.host_arena;
-  input.rates = rates_;
-  input.initial = std::move(initial);
-  return input;
+  return engine::compile_input(plan_, trace, rates_, std::move(initial));
 }
 
 std::shared_ptr<const Engine::CachedSchedule> Engine::schedule_for(const StepTrace& trace) {
   auto& kept = schedules_[&trace];
   for (const auto& cached : kept) {
-    if (same(cached->initial, residency_)) {
+    if (cached->initial == residency_) {
       return cached;
     }
   }
@@ -294,11 +244,11 @@ void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
 void Engine::forget_changes() {
   extents_->roll_back();
   std::erase_if(residency_, [&](const scheduler::Residency& copy) {
-    const bool is_above = plan_.layout.objects[index_of(copy.object)].home == Tier::nvme;
-    if (is_above) {
+    const bool is_undone = is_undone_with_nvme(plan_, copy);
+    if (is_undone) {
       store_->drop(copy.object, copy.tier);
     }
-    return is_above;
+    return is_undone;
   });
 }
 

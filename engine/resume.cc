@@ -174,15 +174,12 @@ void set_run(EngineOptions& options, const TrainJob& job, const Settings& settin
              const std::optional<FoundRun>& found) {
   const std::vector<std::string> paths = state_paths(job, settings);
   options.keep_state = true;
-  options.in_place = settings.keeping.durability == Durability::in_place;
-  if (options.in_place && (settings.offload.weights != OffloadDevice::nvme ||
-                           settings.offload.optimizer != OffloadDevice::nvme)) {
+  options.in_place = options.memory.in_place;
+  if (settings.keeping.durability == Durability::in_place && !options.in_place) {
     log_info(
         "headrace.durability: in_place has no effect where state lives in host or device "
         "memory: it is written at checkpoints only");
-    options.in_place = false;
   }
-  options.memory.in_place = options.in_place;
   options.reopen = found.has_value();
   if (found) {
     options.run_id = found->run_id;

@@ -51,6 +51,10 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.has_nvme = !settings.offload.nvme_paths.empty();
   request.offload_param = tier_of(settings.offload.weights);
   request.offload_optimizer = tier_of(settings.offload.optimizer);
+  // State in memory is written at checkpoints only.
+  request.in_place = settings.keeping.durability == Durability::in_place &&
+                     settings.offload.weights == OffloadDevice::nvme &&
+                     settings.offload.optimizer == OffloadDevice::nvme;
   request.host_activations = settings.offload.activations != OffloadDevice::none;
   request.nvme_activations = settings.offload.activations == OffloadDevice::nvme;
   request.sub_group_size = settings.offload.sub_group;

@@ -10,7 +10,8 @@
 namespace headrace::engine {
 
 /// Connects the resolved settings with the parts that act on them. Budgets that are not set come
-/// from the machine: host memory from cgroup limit and free memory, disk from the free space.
+/// from the machine: host memory from cgroup limit and free memory, disk from the free space. Where
+/// the state of the run is kept is left to set_run().
 EngineOptions make_engine_options(const Settings& settings, int64_t seq);
 /// What a run may take of the disk that holds `path` where no budget is given.
 Bytes default_disk_budget(const std::string& path);

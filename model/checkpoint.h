@@ -26,6 +26,10 @@ struct TensorEntry {
   std::string path;  ///< of the file
 };
 
+/// The shape that config.json of a Hugging Face model folder states; no weights are needed. Throws
+/// InputError.
+ModelConfig load_model_config(const std::string& folder);
+
 /// A Hugging Face model folder opened for reading: config.json and model.safetensors or a sharded
 /// set with model.safetensors.index.json. Headers are read and checked in the constructor (sizes,
 /// offsets, overlaps, shards present); tensor bytes are read on demand with pread, so a model

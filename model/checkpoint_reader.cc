@@ -152,11 +152,15 @@ struct CheckpointReader::State {
   }
 };
 
-CheckpointReader::CheckpointReader(const std::string& folder) : state_(std::make_unique<State>()) {
+ModelConfig load_model_config(const std::string& folder) {
   check_folder(folder);
+  const std::string path = join_path(folder, "config.json");
+  return parse_model_config(read_text_file(path, kMaxConfig), path);
+}
+
+CheckpointReader::CheckpointReader(const std::string& folder) : state_(std::make_unique<State>()) {
   state_->folder = folder;
-  const std::string config_path = join_path(folder, "config.json");
-  state_->config = parse_model_config(read_text_file(config_path, kMaxConfig), config_path);
+  state_->config = load_model_config(folder);
 
   const std::string single = join_path(folder, "model.safetensors");
   const std::string index = join_path(folder, "model.safetensors.index.json");

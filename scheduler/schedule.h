@@ -25,6 +25,8 @@ struct Action {
   int64_t offset = 0;           ///< transfer: target slot; place: slot; unused for nvme
   uint32_t operation = 0;       ///< operation: index in the trace
   std::vector<uint32_t> after;  ///< indices of earlier actions, ascending
+
+  bool operator==(const Action&) const = default;
 };
 
 /// The compiled memory plan of a trace: actions in an order in which they could run one at a time,
@@ -43,6 +45,8 @@ struct Schedule {
   Bytes nvme_write;
   Bytes host_to_device;
   Bytes device_to_host;
+
+  bool operator==(const Schedule&) const = default;
 };
 
 struct CompileInput {

@@ -31,6 +31,8 @@ struct ObjectFacts {
   /// Where a persistent object's current value must be found after a trace ends; its slot there is
   /// reserved for good. Empty for an object that lives inside one trace.
   std::optional<Tier> home;
+
+  bool operator==(const ObjectFacts&) const = default;
 };
 
 enum class Access : uint8_t {
@@ -45,6 +47,8 @@ struct Use {
   Tier tier = Tier::device;
   Access access = Access::read;
   bool discard_after = false;  ///< the value is dead after this operation
+
+  bool operator==(const Use&) const = default;
 };
 
 /// One operation of the trace. Its lane is compute or cpu_optimizer.
@@ -59,12 +63,16 @@ struct Operation {
   /// The first operation of a pass through the network (a micro-batch): the liveness policy, which
   /// plans pass by pass, starts over.
   bool starts_pass = false;
+
+  bool operator==(const Operation&) const = default;
 };
 
 /// A known sequence of operations. Their effect is that of running them one after another.
 struct Trace {
   std::string name;
   std::vector<Operation> operations;
+
+  bool operator==(const Trace&) const = default;
 };
 
 /// A copy of an object in a tier.
@@ -73,6 +81,8 @@ struct Residency {
   Tier tier = Tier::host;
   int64_t offset = 0;  ///< bytes in the arena of the tier; 0 on nvme
   bool dirty = false;  ///< newer than the home copy (or the only copy)
+
+  bool operator==(const Residency&) const = default;
 };
 
 struct Budgets {
@@ -81,6 +91,8 @@ struct Budgets {
   Bytes device;
   Bytes host;
   Bytes alignment{4096};
+
+  bool operator==(const Budgets&) const = default;
 };
 
 /// Rates in bytes per second, and latencies in seconds: a transfer's bytes occupy its lane, then
@@ -92,6 +104,8 @@ struct Rates {
   double device_to_host = 10e9;
   double nvme_latency = 50e-6;
   double link_latency = 50e-6;
+
+  bool operator==(const Rates&) const = default;
 };
 
 }  // namespace headrace::scheduler

@@ -15,6 +15,8 @@ void add_checkpoint(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_export(CLI::App& app);
 void add_import(CLI::App& app);
+/// `different` becomes true where a comparison found a difference, which is no failure.
+void add_trace(CLI::App& app, bool& different);
 
 /// Set by the first SIGINT or SIGTERM once watch_signals() was called; the second one ends the
 /// process.

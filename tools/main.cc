@@ -8,14 +8,16 @@
 
 namespace {
 
+/// Exit code of a comparison that found a difference, as of cmp and diff.
+constexpr int kDifferent = 1;
+
 int run(int argc, char** argv) {
   CLI::App app{"Headrace trains models whose training state does not fit in memory"};
   app.set_version_flag("--version", HEADRACE_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 2 usage, 3 bad input, 4 does not fit, 5 I/O failure, 70 internal "
-      "error,\n"
-      "130 interrupted (state saved).");
+      "Exit codes: 0 done, 1 different (trace compare), 2 usage, 3 bad input, 4 does not fit,\n"
+      "5 I/O failure, 70 internal error, 130 interrupted (state saved).");
   headrace::tools::add_train(app);
   headrace::tools::add_checkpoint(app);
   headrace::tools::add_verify(app);
@@ -24,6 +26,8 @@ int run(int argc, char** argv) {
   headrace::tools::add_init_model(app);
   headrace::tools::add_probe(app);
   headrace::tools::add_bench(app);
+  bool different = false;
+  headrace::tools::add_trace(app, different);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -31,7 +35,7 @@ int run(int argc, char** argv) {
     app.exit(error);
     return wanted ? 0 : headrace::exit_code(headrace::ErrorKind::usage);
   }
-  return 0;
+  return different ? kDifferent : 0;
 }
 
 }  // namespace

@@ -3,17 +3,16 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "engine/config/resolve.h"
 #include "engine/metrics_log.h"
 #include "engine/trainer.h"
-#include "proto/config_parser.h"
+#include "model/checkpoint.h"
 #include "tools/command.h"
 #include "tools/progress.h"
+#include "tools/setting_options.h"
+#include "tools/text.h"
 
 namespace headrace::tools {
 
@@ -21,11 +20,7 @@ namespace {
 
 struct Arguments {
   engine::TrainJob job;
-  std::string config;
-  std::string device_memory;
-  std::string host_memory;
-  std::string nvme_budget;
-  engine::ResolveContext context;
+  SettingOptions settings;
   bool no_shuffle = false;
 };
 
@@ -40,21 +35,12 @@ void print_split(const engine::TimeSplit& split) {
       100 * split.other / total);
 }
 
-std::string over(double actual, double bound) {
-  return bound > 0 ? fmt::format("{:+.1f} %", 100 * (actual / bound - 1)) : std::string("-");
-}
-
 /// The schedule beside the least that any could do.
 void print_gap(const engine::ScheduleGap& gap) {
-  const auto bytes = [](const char* what, Bytes moved, Bytes bound) {
-    return fmt::format(
-        "{} {} (bound {}, {})", what, format_bytes(moved), format_bytes(bound),
-        over(static_cast<double>(moved.count()), static_cast<double>(bound.count())));
-  };
-  fmt::print("  schedule         per step: {}, {}, predicted {} (bound {}, {})\n",
-             bytes("nvme", gap.nvme, gap.nvme_bound),
-             bytes("host-device", gap.link, gap.link_bound), format_duration(gap.seconds),
-             format_duration(gap.seconds_bound), over(gap.seconds, gap.seconds_bound));
+  fmt::print("  schedule         per step: nvme {}, host-device {}, predicted {} (bound {}, {})\n",
+             with_bound(gap.nvme, gap.nvme_bound), with_bound(gap.link, gap.link_bound),
+             format_duration(gap.seconds), format_duration(gap.seconds_bound),
+             over_bound(gap.seconds, gap.seconds_bound));
 }
 
 /// Prints what the trainer reports.
@@ -184,37 +170,19 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
 }
 
 void run(Arguments arguments) {
-  engine::ResolveContext& context = arguments.context;
-  const auto size = [](const std::string& text, const char* flag) -> std::optional<Bytes> {
-    if (text.empty() || text == "auto") {
-      return std::nullopt;
-    }
-    return parse_bytes(text, flag);
-  };
-  context.device_memory = size(arguments.device_memory, "--device-memory");
-  context.host_memory = size(arguments.host_memory, "--host-memory");
-  context.nvme_budget = size(arguments.nvme_budget, "--nvme-budget");
-  context.total_steps = arguments.job.steps;
   const model::CheckpointReader reader(arguments.job.model_folder);
-  context.hidden_size = reader.config().hidden_size;
   arguments.job.shuffle = !arguments.no_shuffle;
-
-  const proto::ParsedConfig parsed = proto::load_config(arguments.config);
-  const engine::Resolution resolution = engine::resolve(parsed.config, context, arguments.config);
-  for (const auto* notes : {&parsed.notes, &resolution.notes}) {
-    for (const proto::Note& note : *notes) {
-      log_message(note.level, note.text);
-    }
-  }
+  const engine::Settings settings =
+      arguments.settings.resolve(reader.config(), arguments.job.steps);
 
   watch_signals();
   Console console;
-  console.set_steps_per_print(resolution.settings.steps_per_print.value_or(1));
-  console.set_wall_clock_breakdown(resolution.settings.wall_clock_breakdown);
+  console.set_steps_per_print(settings.steps_per_print.value_or(1));
+  console.set_wall_clock_breakdown(settings.wall_clock_breakdown);
   const engine::TrainSummary summary =
-      engine::train(arguments.job, resolution.settings, console.observer(), stop_requested());
+      engine::train(arguments.job, settings, console.observer(), stop_requested());
   console.finish();
-  print_summary(summary, resolution.settings);
+  print_summary(summary, settings);
   fmt::print("  model            {}\n", arguments.job.output_folder);
   if (!summary.run_directory.empty()) {
     fmt::print("  run              {}\n", summary.run_directory);
@@ -234,7 +202,6 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
       .add_option("--data", job.data_path,
                   "Token file (.bin, .safetensors), or plain text for byte-level models")
       ->required();
-  command.add_option("--config", arguments.config, "ds_config.json")->required();
   command
       .add_option("--output", job.output_folder, "Folder for the trained model and metrics.jsonl")
       ->required();
@@ -270,29 +237,13 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
                    "Take the sequences in the order of the file");
 }
 
-void add_setting_options(CLI::App& command, Arguments& arguments) {
-  engine::ResolveContext& context = arguments.context;
-  command.add_option("--device-memory", arguments.device_memory,
-                     "Device budget, such as 64MiB; without a GPU it is emulated");
-  command.add_option("--host-memory", arguments.host_memory, "Host budget, such as 256MiB");
-  command.add_option("--nvme-path", context.nvme_paths,
-                     "Folder for state on NVMe; several: striped");
-  command.add_option("--nvme-budget", arguments.nvme_budget, "Most bytes on NVMe");
-  command.add_option("--micro-batch", context.micro_batch, "train_micro_batch_size_per_gpu");
-  command.add_option("--gradient-accumulation", context.accumulation_steps,
-                     "gradient_accumulation_steps");
-  command.add_option("--lr", context.lr, "Learning rate");
-  command.add_option("--warmup-steps", context.warmup_steps, "For an \"auto\" scheduler");
-  command.add_option("--seed", context.seed, "Seed of the data order");
-}
-
 }  // namespace
 
 void add_train(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("train", "Fine-tune a model through the tiers");
   add_job_options(*command, *arguments);
-  add_setting_options(*command, *arguments);
+  arguments->settings.add_to(*command);
   command->callback([arguments] { run(*arguments); });
 }
 

@@ -1,0 +1,67 @@
+#include "engine/run_plan.h"
+
+#include "base/error.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// Elements of the parameters by ObjectId; 0 for what is none.
+std::vector<Elements> parameter_elements(const ModelLayout& layout) {
+  std::vector<Elements> elements(layout.objects.size());
+  for (const ModuleObjects& module : layout.modules) {
+    elements[index_of(module.weights)] = module.spec.count;
+  }
+  return elements;
+}
+
+/// Rough cost of the work on this machine, until the first step has been measured.
+WorkEstimate estimate_work(const model::Network& network) {
+  constexpr double kFlopsPerSecond = 150e9;
+  WorkEstimate work;
+  work.block_forward = network.block_forward_flops() / kFlopsPerSecond;
+  work.block_backward = network.block_backward_flops() / kFlopsPerSecond;
+  work.head = network.head_flops() / kFlopsPerSecond;
+  return work;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const model::Network& network, const EngineOptions& options) {
+  return make_memory_plan(network.config(), options.dtype, options.shape, network_needs(network),
+                          estimate_work(network), options.memory);
+}
+
+std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,
+                                               const ModelLayout& layout) {
+  if (options.policy == "optimal") {
+    return scheduler::make_optimal_policy();
+  }
+  if (options.policy == "lru") {
+    return scheduler::make_lru_policy();
+  }
+  if (options.policy == "liveness") {
+    return scheduler::make_liveness_policy(options.liveness, parameter_elements(layout));
+  }
+  throw InputError("headrace.policy: '" + options.policy +
+                   "' is unknown; it can be optimal, liveness or lru");
+}
+
+scheduler::CompileInput compile_input(const MemoryPlan& plan, const StepTrace& trace,
+                                      const scheduler::Rates& rates,
+                                      std::vector<scheduler::Residency> initial) {
+  scheduler::CompileInput input;
+  input.trace = &trace.trace;
+  input.objects = &plan.layout.objects;
+  input.budgets.device = plan.device_arena;
+  input.budgets.host = plan.host_arena;
+  input.rates = rates;
+  input.initial = std::move(initial);
+  return input;
+}
+
+bool is_undone_with_nvme(const MemoryPlan& plan, const scheduler::Residency& copy) {
+  return plan.layout.objects[index_of(copy.object)].home == Tier::nvme;
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,52 @@
+#include "tools/setting_options.h"
+
+#include "base/log.h"
+#include "base/units.h"
+#include "proto/config_parser.h"
+
+namespace headrace::tools {
+
+namespace {
+
+std::optional<Bytes> size_of(const std::string& text, const char* flag) {
+  if (text.empty() || text == "auto") {
+    return std::nullopt;
+  }
+  return parse_bytes(text, flag);
+}
+
+}  // namespace
+
+void SettingOptions::add_to(CLI::App& command) {
+  command.add_option("--config", config_, "ds_config.json")->required();
+  command.add_option("--device-memory", device_memory_,
+                     "Device budget, such as 64MiB; without a GPU it is emulated");
+  command.add_option("--host-memory", host_memory_, "Host budget, such as 256MiB");
+  command.add_option("--nvme-path", context_.nvme_paths,
+                     "Folder for state on NVMe; several: striped");
+  command.add_option("--nvme-budget", nvme_budget_, "Most bytes on NVMe");
+  command.add_option("--micro-batch", context_.micro_batch, "train_micro_batch_size_per_gpu");
+  command.add_option("--gradient-accumulation", context_.accumulation_steps,
+                     "gradient_accumulation_steps");
+  command.add_option("--lr", context_.lr, "Learning rate");
+  command.add_option("--warmup-steps", context_.warmup_steps, "For an \"auto\" scheduler");
+  command.add_option("--seed", context_.seed, "Seed of the data order");
+}
+
+engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_t total_steps) {
+  context_.device_memory = size_of(device_memory_, "--device-memory");
+  context_.host_memory = size_of(host_memory_, "--host-memory");
+  context_.nvme_budget = size_of(nvme_budget_, "--nvme-budget");
+  context_.total_steps = total_steps;
+  context_.hidden_size = model.hidden_size;
+  const proto::ParsedConfig parsed = proto::load_config(config_);
+  const engine::Resolution resolution = engine::resolve(parsed.config, context_, config_);
+  for (const auto* notes : {&parsed.notes, &resolution.notes}) {
+    for (const proto::Note& note : *notes) {
+      log_message(note.level, note.text);
+    }
+  }
+  return resolution.settings;
+}
+
+}  // namespace headrace::tools
