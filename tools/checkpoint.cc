@@ -26,9 +26,10 @@ std::string time_text(int64_t unix_nanoseconds) {
 }
 
 void list(const Arguments& arguments) {
+  const auto generations = engine::list_generations(arguments.run);
   fmt::print("{:>10}  {:<23}  {:>10}  {:>10}  {}\n", "generation", "committed", "size", "own",
              "kept as");
-  for (const tiers::GenerationInfo& info : engine::list_generations(arguments.run)) {
+  for (const tiers::GenerationInfo& info : generations) {
     std::string kept = info.is_committed ? "current" : "";
     if (info.is_snapshot) {
       kept += fmt::format("{}snapshot{}", kept.empty() ? "" : ", ",
