@@ -14,6 +14,15 @@ function(headrace_library name)
   endif()
 endfunction()
 
+# headrace_precompile(TARGET HEADERS...): precompiles these headers and those that every target uses.
+function(headrace_precompile target)
+  target_precompile_headers(${target} PRIVATE ${ARGN} <fmt/format.h> <string> <vector> <memory>
+                            <functional> <map>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)  # lets ccache work with it
+  endif()
+endfunction()
+
 # headrace_tests(NAME DEPS...): one GoogleTest binary of all .cc files of the folder, one ctest
 # entry with the label unit. Suites named *Slow stay out of it: see headrace_slow_tests().
 function(headrace_tests name)
@@ -26,11 +35,7 @@ function(headrace_tests name)
   target_link_libraries(${target} PRIVATE ${ARGN} GTest::gmock GTest::gtest_main)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   # GoogleTest and fmt are most of a test's compile time.
-  target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <string>
-                            <vector> <memory> <functional> <map>)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE -fpch-preprocess)  # lets ccache work with it
-  endif()
+  headrace_precompile(${target} <gmock/gmock.h> <gtest/gtest.h>)
   target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow.*
@@ -44,4 +49,27 @@ function(headrace_slow_tests name)
   add_test(NAME ${name}_slow COMMAND ${name}_tests --gtest_filter=*Slow.*
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name}_slow PROPERTIES TIMEOUT 1800 LABELS slow)
+endfunction()
+
+# headrace_command_test(MODULE [NAME NAME] [TIMEOUT SECONDS] [LABEL LABEL] [ENVIRONMENT VAR=VALUE]):
+# a ctest entry (by default MODULE without its _test) for the Python unit tests of this folder's
+# MODULE.py, which drive the `headrace` command from outside.
+function(headrace_command_test module)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "NAME;TIMEOUT;LABEL;ENVIRONMENT" "")
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  if(NOT test_NAME)
+    string(REGEX REPLACE "_test$" "" test_NAME ${module})
+  endif()
+  if(NOT test_TIMEOUT)
+    set(test_TIMEOUT 600)
+  endif()
+  if(NOT test_LABEL)
+    set(test_LABEL e2e)
+  endif()
+  add_test(NAME ${test_NAME} COMMAND ${Python3_EXECUTABLE} -m unittest -v ${module}
+           WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
+  set(environment "HEADRACE_COMMAND=$<TARGET_FILE:headrace>" PYTHONDONTWRITEBYTECODE=1
+                  ${test_ENVIRONMENT})
+  set_tests_properties(${test_NAME} PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS ${test_LABEL}
+                       ENVIRONMENT "${environment}")
 endfunction()

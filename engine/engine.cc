@@ -134,30 +134,29 @@ std::shared_ptr<const Engine::CachedSchedule> Engine::schedule_for(const StepTra
     kept.erase(kept.begin());
   }
   kept.push_back(std::make_shared<CachedSchedule>(
-      CachedSchedule{residency_, policy_->compile(compile_input(trace, residency_))}));
+      CachedSchedule{&trace, residency_, policy_->compile(compile_input(trace, residency_))}));
   return kept.back();
 }
 
 EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   const std::shared_ptr<const CachedSchedule> cached = schedule_for(trace);
   const scheduler::Schedule& schedule = cached->schedule;
+  const scheduler::CompileInput input = compile_input(trace, cached->initial);
   const tiers::TierTraffic before = store_->traffic();
   EngineReport report;
   report.planned = {schedule.nvme_read.count(), schedule.nvme_write.count(),
                     schedule.host_to_device.count(), schedule.device_to_host.count()};
-  report.predicted_seconds =
-      scheduler::simulate(compile_input(trace, residency_), schedule).seconds;
+  report.predicted_seconds = scheduler::simulate(input, schedule).seconds;
   report.run = executor_->run(trace.trace, schedule, pace_.wrap(trace.trace, body));
   const tiers::TierTraffic after = store_->traffic();
   report.traffic.nvme_read = after.nvme_read - before.nvme_read;
   report.traffic.nvme_write = after.nvme_write - before.nvme_write;
   report.traffic.host_to_device = after.host_to_device - before.host_to_device;
   report.traffic.device_to_host = after.device_to_host - before.device_to_host;
-  report.bound = scheduler::channel_bound(compile_input(trace, residency_), schedule);
+  report.bound = scheduler::channel_bound(input, schedule);
   residency_ = schedule.final;
   if (&trace == &plan_.training || (plan_.speculative && &trace == &*plan_.speculative)) {
     last_training_ = cached;
-    last_trace_ = &trace;
   }
   return report;
 }
@@ -167,7 +166,8 @@ std::optional<ScheduleGap> Engine::schedule_gap() const {
     return std::nullopt;
   }
   const scheduler::Schedule& schedule = last_training_->schedule;
-  const scheduler::CompileInput input = compile_input(*last_trace_, last_training_->initial);
+  const scheduler::CompileInput input =
+      compile_input(*last_training_->trace, last_training_->initial);
   const scheduler::LowerBound bound = scheduler::lower_bound(input);
   ScheduleGap gap;
   gap.nvme = schedule.nvme_read + schedule.nvme_write;

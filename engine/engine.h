@@ -139,6 +139,7 @@ class Engine {
 
  private:
   struct CachedSchedule {
+    const StepTrace* trace;
     std::vector<scheduler::Residency> initial;
     scheduler::Schedule schedule;
   };
@@ -184,7 +185,6 @@ class Engine {
   std::vector<scheduler::Residency> residency_;
   std::map<const StepTrace*, std::vector<std::shared_ptr<const CachedSchedule>>> schedules_;
   std::shared_ptr<const CachedSchedule> last_training_;
-  const StepTrace* last_trace_ = nullptr;  ///< of last_training_
   std::map<const StepTrace*, LearnedCosts> learned_;
   std::optional<int>
       final_in_a_row_;  ///< steps that were neither clipped nor skipped; at first a guess

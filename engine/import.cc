@@ -135,9 +135,7 @@ class Importer {
       : options_(options),
         progress_(std::move(progress)),
         model_folder_(options.model_folder.empty() ? options.input_folder : options.model_folder),
-        config_(model::parse_model_config(
-            model::read_text_file(model_folder_ + "/config.json", Bytes(1 << 24)),
-            model_folder_ + "/config.json")),
+        config_(model::load_model_config(model_folder_)),
         source_(make_source()),
         layout_(make_layout(config_, layout_options())) {}
 

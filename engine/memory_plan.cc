@@ -297,10 +297,14 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, 
   Elements shard = choose_shard(input.request, host_arena);
   for (;;) {
     MemoryPlan plan = lay_out(input, shard, order);
+    // Smaller shards make neither what lives in the host for good smaller, nor what is on nvme.
+    if (slot_sum(plan.layout, Tier::host) > input.request.host_memory ||
+        plan.minimum_nvme > input.request.nvme_budget) {
+      return std::nullopt;
+    }
     if (plan.minimum_device <= device_memory) {
       fit_host(plan, device_memory, input.request.host_memory);
-      if (plan.minimum_host <= input.request.host_memory &&
-          plan.minimum_nvme <= input.request.nvme_budget) {
+      if (plan.minimum_host <= input.request.host_memory) {
         return plan;
       }
     }

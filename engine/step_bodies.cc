@@ -56,11 +56,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
-        if (step.on_device) {
-          accumulate_on_device(step, uses);
-        } else {
-          accumulate(step, uses);
-        }
+        accumulate(step, uses);
         return;
       case StepKind::join_sums:
         join_sums(step, uses);
@@ -192,6 +188,7 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
   }
 }
 
+/// Leaves the gaps between parameters as they are.
 void StepBodies::accumulate(const StepOperation& step, UseBytes uses) {
   const ModuleObjects& module = layout_.modules[step.module];
   const Shard& shard = module.shards[step.shard];
@@ -200,30 +197,20 @@ void StepBodies::accumulate(const StepOperation& step, UseBytes uses) {
   for_parameter_ranges(
       module.spec, shard.first, shard.count,
       [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-        const Elements packed = parameter.offset + Elements(first);
-        device::cpu::accumulate(gradient + bytes_for(packed, layout_.dtype).count(), layout_.dtype,
-                                accumulator + at, Elements(count), step.first_gradient);
+        const std::byte* const source =
+            gradient + bytes_for(parameter.offset + Elements(first), layout_.dtype).count();
+        if (step.on_device) {
+          kernels_.accumulate(stream_, source, layout_.dtype, accumulator + at, Elements(count),
+                              step.first_gradient);
+        } else {
+          device::cpu::accumulate(source, layout_.dtype, accumulator + at, Elements(count),
+                                  step.first_gradient);
+        }
       },
-      [&](int64_t at, int64_t count) { std::fill_n(accumulator + at, count, 0.0F); });
+      [](int64_t /*at*/, int64_t /*count*/) {});
   if (step.last_gradient) {
     gather_statistics(step, accumulator);
   }
-}
-
-/// Leaves the gaps between parameters as they are.
-void StepBodies::accumulate_on_device(const StepOperation& step, UseBytes uses) {
-  const ModuleObjects& module = layout_.modules[step.module];
-  const Shard& shard = module.shards[step.shard];
-  const std::byte* gradient = uses[0].data();
-  float* accumulator = floats(uses[1]);
-  for_parameter_ranges(
-      module.spec, shard.first, shard.count,
-      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-        const Elements packed = parameter.offset + Elements(first);
-        kernels_.accumulate(stream_, gradient + bytes_for(packed, layout_.dtype).count(),
-                            layout_.dtype, accumulator + at, Elements(count), step.first_gradient);
-      },
-      [](int64_t /*at*/, int64_t /*count*/) {});
 }
 
 void StepBodies::clear_gaps(const StepOperation& step, float* gradient) const {
@@ -241,7 +228,6 @@ void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
   float* const sum = floats(uses[1]);
   device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
   if (step.last_gradient) {
-    clear_gaps(step, sum);
     gather_statistics(step, sum);
   }
 }
@@ -269,7 +255,6 @@ void StepBodies::round_sum(const StepOperation& step, UseBytes uses) {
 /// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
 void StepBodies::measure(const StepOperation& step, UseBytes uses) {
   if (!layout_.modules[step.module].packed_gradient) {
-    clear_gaps(step, floats(uses[0]));
     gather_statistics(step, floats(uses[0]));
     return;
   }
@@ -290,7 +275,9 @@ void StepBodies::measure(const StepOperation& step, UseBytes uses) {
   }
 }
 
-void StepBodies::gather_statistics(const StepOperation& step, const float* gradient) {
+/// Of a final sum, in which the gaps become zeros.
+void StepBodies::gather_statistics(const StepOperation& step, float* gradient) {
+  clear_gaps(step, gradient);
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   for (Elements at; at < shard.count; at += kStatisticsBlock) {
     note_block(step.module, shard.first + at, gradient + at.count(),

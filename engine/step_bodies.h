@@ -73,13 +73,12 @@ class StepBodies {
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
   void accumulate(const StepOperation& step, UseBytes uses);
-  void accumulate_on_device(const StepOperation& step, UseBytes uses);
   void clear_gaps(const StepOperation& step, float* gradient) const;
   void join_sums(const StepOperation& step, UseBytes uses);
   void round_sum(const StepOperation& step, UseBytes uses);
   void measure(const StepOperation& step, UseBytes uses);
   void note_block(size_t module, Elements first, const float* gradient, Elements count);
-  void gather_statistics(const StepOperation& step, const float* gradient);
+  void gather_statistics(const StepOperation& step, float* gradient);
   void finish_norm(StepNumbers& numbers);
   void update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
               bool& weights_finite);

@@ -1,7 +1,6 @@
 // A sequence of 32,768 tokens in a device budget of 64 MiB: saved activations go down to nvme.
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "e2e/training_harness.h"
 #include "model/checkpoint.h"
 #include "model/model_config.h"
@@ -30,12 +29,7 @@ TEST(LongSequenceSlow, FitsASmallDeviceAndChangesNoBit) {
   settings.dtype = DType::bf16;
   settings.shape = {1, kSeq};
   settings.learning_rates = {1e-3};
-  std::vector<int32_t> window(kSeq + 1);
-  Random random(5, 0);
-  for (int32_t& token : window) {
-    token = static_cast<int32_t>(random.below(301));
-  }
-  settings.steps = {{test::batch_from_windows(window.data(), 1, kSeq)}};
+  settings.steps = test::random_steps(5, 1, 1, settings.shape, 301);
 
   engine::EngineOptions options;
   options.memory.host_memory = kGiB;

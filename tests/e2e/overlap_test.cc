@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/random.h"
 #include "e2e/training_harness.h"
 #include "model/checkpoint.h"
 #include "model/model_config.h"
@@ -57,18 +56,8 @@ test::CurveSettings curve_settings(const std::string& folder, DType dtype, int64
   settings.model_folder = folder;
   settings.dtype = dtype;
   settings.shape = {kSequences, kSeq};
-  Random random(11, 0);
-  for (size_t step = 0; step < std::size(kSteps); ++step) {
-    auto& batches = settings.steps.emplace_back();
-    for (int64_t m = 0; m < micro_batches; ++m) {
-      std::vector<int32_t> windows(kSequences * (kSeq + 1));
-      for (int32_t& token : windows) {
-        token = static_cast<int32_t>(random.below(301));
-      }
-      batches.push_back(test::batch_from_windows(windows.data(), kSequences, kSeq));
-    }
-    settings.learning_rates.push_back(1e-3);
-  }
+  settings.steps = test::random_steps(11, std::size(kSteps), micro_batches, settings.shape, 301);
+  settings.learning_rates.assign(settings.steps.size(), 1e-3);
   settings.adjust = [dtype](size_t step, engine::StepNumbers& numbers) {
     numbers.gradient_clipping = kSteps[step].clip;
     numbers.loss_scale = dtype == DType::f16 ? 1024 : 1;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/random.h"
 #include "e2e/training_harness.h"
 #include "model/model_config.h"
 
@@ -38,18 +37,8 @@ test::CurveSettings random_curve(const std::string& folder, DType dtype, int64_t
   if (dtype == DType::f16) {
     settings.loss_scale = 1024;
   }
-  Random random(5, 0);
-  for (int step = 0; step < 4; ++step) {
-    auto& batches = settings.steps.emplace_back();
-    for (int64_t m = 0; m < micro_batches; ++m) {
-      std::vector<int32_t> windows(kSequences * (kSeq + 1));
-      for (int32_t& token : windows) {
-        token = static_cast<int32_t>(random.below(301));
-      }
-      batches.push_back(test::batch_from_windows(windows.data(), kSequences, kSeq));
-    }
-    settings.learning_rates.push_back(1e-3);
-  }
+  settings.steps = test::random_steps(5, 4, micro_batches, settings.shape, 301);
+  settings.learning_rates.assign(settings.steps.size(), 1e-3);
   return settings;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/random.h"
+
 namespace headrace::test {
 
 namespace {
@@ -95,6 +97,24 @@ model::TokenBatch batch_from_windows(const int32_t* windows, int64_t sequences, 
   }
   batch.counted_labels = sequences * seq;
   return batch;
+}
+
+std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t steps,
+                                                         int64_t micro_batches,
+                                                         model::BatchShape shape,
+                                                         int32_t vocabulary) {
+  Random random(seed, 0);
+  std::vector<std::vector<model::TokenBatch>> result(steps);
+  for (auto& batches : result) {
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      std::vector<int32_t> windows(static_cast<size_t>(shape.batch * (shape.seq + 1)));
+      for (int32_t& token : windows) {
+        token = static_cast<int32_t>(random.below(static_cast<uint32_t>(vocabulary)));
+      }
+      batches.push_back(batch_from_windows(windows.data(), shape.batch, shape.seq));
+    }
+  }
+  return result;
 }
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {

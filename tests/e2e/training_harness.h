@@ -48,6 +48,12 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options);
 /// the first.
 model::TokenBatch batch_from_windows(const int32_t* windows, int64_t sequences, int64_t seq);
 
+/// [step][micro-batch] of random tokens below `vocabulary`, the same for the same seed.
+std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t steps,
+                                                         int64_t micro_batches,
+                                                         model::BatchShape shape,
+                                                         int32_t vocabulary);
+
 /// Largest absolute difference between two weight vectors of equal length.
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b);
 
