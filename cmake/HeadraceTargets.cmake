@@ -1,26 +1,25 @@
-# headrace_library(NAME DEPS...): a static library of all .cc files below the folder.
-# Sources are globbed so that a file cannot be forgotten.
-function(headrace_library name)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
-  set(target headrace_${name})
-  if(sources)
-    add_library(${target} STATIC ${sources})
-    target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
-    target_link_libraries(${target} PUBLIC ${ARGN})
-  else()
-    add_library(${target} INTERFACE)
-    target_include_directories(${target} INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
-    target_link_libraries(${target} INTERFACE ${ARGN})
-  endif()
-endfunction()
-
-# headrace_precompile(TARGET HEADERS...): precompiles these headers and those that every target uses.
+# headrace_precompile(TARGET HEADERS...): precompiles these headers and those that nearly every source
+# includes: reading headers is most of the compile time.
 function(headrace_precompile target)
-  target_precompile_headers(${target} PRIVATE ${ARGN} <fmt/format.h> <string> <vector> <memory>
-                            <functional> <map>)
+  target_precompile_headers(
+    ${target} PRIVATE ${ARGN} <fmt/format.h> <algorithm> <array> <atomic> <chrono>
+    <condition_variable> <functional> <map> <memory> <mutex> <optional> <span> <string> <thread>
+    <vector>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -fpch-preprocess)  # lets ccache work with it
   endif()
+endfunction()
+
+# headrace_library(NAME [PRECOMPILE HEADERS...] [LINK TARGETS...]): a static library of all .cc files
+# below the folder. Sources are globbed so that a file cannot be forgotten.
+function(headrace_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 library "" "" "PRECOMPILE;LINK")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  set(target headrace_${name})
+  add_library(${target} STATIC ${sources})
+  target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+  target_link_libraries(${target} PUBLIC ${library_LINK})
+  headrace_precompile(${target} ${library_PRECOMPILE})
 endfunction()
 
 # headrace_tests(NAME DEPS...): one GoogleTest binary of all .cc files of the folder, one ctest
