@@ -190,8 +190,8 @@ TEST_P(VocabularyTiles, ChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, VocabularyTiles, testing::ValuesIn(all_cases()),
-                         [](const auto& info) {
-                           const Case& each = info.param;
+                         [](const auto& instance) {
+                           const Case& each = instance.param;
                            return std::string(to_string(each.dtype)) +
                                   (each.micro_batches > 1 ? "_sums" : "_single") +
                                   (each.tied ? "_tied" : "_untied") +
