@@ -116,7 +116,7 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   request.micro_batches = setup.micro_batches;
   request.optimizer_overlap = options.overlap;
   request.rates = rates_of(options);
-  const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
+  const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16, kMiB * 512};
   return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
                                   estimate(setup.config, options), request);
 }

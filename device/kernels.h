@@ -40,6 +40,13 @@ struct AttentionShape {
   int64_t out_stride = 0;
 };
 
+/// Which entries of the vocabulary the rows of an embedding table hold: row r is entry first + r of
+/// `vocabulary`.
+struct TableRange {
+  int64_t first = 0;
+  int64_t vocabulary = 0;
+};
+
 /// Running softmax statistics of cross-entropy over vocabulary tiles, one entry per token.
 struct CrossEntropyState {
   float* max = nullptr;           ///< [tokens]
@@ -66,13 +73,14 @@ class Kernels {
                                const Matrix& c) const = 0;
 
   // --- embedding -------------------------------------------------------------------------------
-  /// out[t] = table[ids[t]]; ids: [out.rows]. Ids were checked against the vocabulary before.
-  virtual void embedding_forward(Stream& stream, const Matrix& table, const int32_t* ids,
-                                 const Matrix& out) = 0;
-  /// dtable[v] = sum over t with ids[t] == v of dout[t], in order of t, fp32 sums; overwrites
-  /// dtable.
+  /// out[t] = table[ids[t] - first] for the ids that the table holds; the other rows of out are
+  /// left as they are. ids: [out.rows], checked against the vocabulary before.
+  virtual void embedding_forward(Stream& stream, const Matrix& table, TableRange range,
+                                 const int32_t* ids, const Matrix& out) = 0;
+  /// dtable[r] = sum over t with ids[t] == first + r of dout[t], in order of t, fp32 sums;
+  /// overwrites dtable.
   virtual void embedding_backward(Stream& stream, const Matrix& dout, const int32_t* ids,
-                                  const Matrix& dtable) = 0;
+                                  const Matrix& dtable, TableRange range) = 0;
 
   // --- elementwise and row-wise ----------------------------------------------------------------
   /// y = round_T(x * inv_rms) * weight, as Hugging Face's LlamaRMSNorm; inv_rms: [x.rows] fp32 out.

@@ -34,6 +34,25 @@ std::string companion_folder(const ExportOptions& options, const proto::RunState
   return "";
 }
 
+/// The whole parameter's folder.
+void write_universal(const std::string& path, const proto::StoredParameter& parameter,
+                     StateReader& reader, int64_t updates) {
+  const std::pair<const char*, StateArray> arrays[] = {{"fp32", StateArray::master},
+                                                       {"exp_avg", StateArray::moment1},
+                                                       {"exp_avg_sq", StateArray::moment2}};
+  model::OutputFolder folder(path);
+  for (const auto& [name, array] : arrays) {
+    model::write_torch_parameter(folder.file(fmt::format("{}.pt", name)),
+                                 {parameter.shape().begin(), parameter.shape().end()},
+                                 [&, which = array](Elements first, std::span<float> out) {
+                                   reader.read(parameter.name(), which, first, out);
+                                 });
+  }
+  model::write_torch_number(folder.file("step.pt"), updates);
+  folder.sync();
+  folder.keep();
+}
+
 }  // namespace
 
 void export_hugging_face(tiers::ExtentStore& store, const ExportOptions& options,
@@ -82,9 +101,6 @@ void export_universal(tiers::ExtentStore& store, const ExportOptions& options,
                     "Adam: exp_avg and exp_avg_sq",
                     state.layout().optimizer()));
   }
-  const std::pair<const char*, StateArray> arrays[] = {{"fp32", StateArray::master},
-                                                       {"exp_avg", StateArray::moment1},
-                                                       {"exp_avg_sq", StateArray::moment2}};
   const std::string tag = fmt::format("global_step{}", state.step());
   int64_t done = 0;
   int64_t total = 0;
@@ -95,18 +111,10 @@ void export_universal(tiers::ExtentStore& store, const ExportOptions& options,
   }
   for (const proto::StoredModule& module : state.layout().modules()) {
     for (const proto::StoredParameter& parameter : module.parameters()) {
-      model::OutputFolder folder(
-          fmt::format("{}/{}/zero/{}", options.output_folder, tag, parameter.name()));
-      for (const auto& [name, array] : arrays) {
-        model::write_torch_parameter(folder.file(fmt::format("{}.pt", name)),
-                                     {parameter.shape().begin(), parameter.shape().end()},
-                                     [&, which = array](Elements first, std::span<float> out) {
-                                       reader.read(parameter.name(), which, first, out);
-                                     });
+      if (parameter.first() == 0) {  // of one in several modules, once
+        write_universal(fmt::format("{}/{}/zero/{}", options.output_folder, tag, parameter.name()),
+                        parameter, reader, state.updates());
       }
-      model::write_torch_number(folder.file("step.pt"), state.updates());
-      folder.sync();
-      folder.keep();
       done += parameter.count();
       progress(done, total);
     }

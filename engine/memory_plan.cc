@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -112,9 +113,10 @@ std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
 }  // namespace
 
 NetworkNeeds network_needs(const model::Network& network) {
-  return {std::max({network.block_forward_workspace(), network.block_backward_workspace(),
-                    network.head_workspace(), network.embed_workspace()}),
-          network.constant_bytes()};
+  const Bytes others = std::max({network.block_forward_workspace(),
+                                 network.block_backward_workspace(), network.embed_workspace()});
+  return {std::max(others, network.head_workspace()), network.constant_bytes(),
+          std::max(others, network.head_tile_workspace()), network.vocab_tile()};
 }
 
 Placement make_placement(const MemoryRequest& request) {
@@ -163,12 +165,35 @@ struct StepOrder {
   bool accumulate_on_device = false;
 };
 
-/// Layout and traces for one shard size and order, with the smallest device budget.
-MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) {
+/// The largest parts that modules and their optimizer state are cut into.
+struct Parts {
+  Elements shard_max;
+  int64_t tile_rows = 0;  ///< as LayoutOptions::tile_rows
+};
+
+/// Sizes of vocabulary tiles, largest first: one tile, then as even ones as can be, of whole units.
+std::vector<int64_t> tile_choices(const PlanInput& input) {
+  const int64_t unit = vocab_tile_unit(input.config, input.needs.logits_tile);
+  const int64_t units = (input.config.vocab_size + unit - 1) / unit;
+  std::vector<int64_t> choices = {0};
+  int64_t last = units;
+  for (int64_t tiles = 2; tiles <= units; ++tiles) {
+    const int64_t size = (units + tiles - 1) / tiles;
+    if (std::exchange(last, size) != size) {
+      choices.push_back(size * unit);
+    }
+  }
+  return choices;
+}
+
+/// Layout and traces for one cut and order, with the smallest device budget.
+MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order) {
+  const bool is_tiled = parts.tile_rows > 0;
   MemoryPlan plan;
   plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
                          kSlotAlignment);
-  plan.workspace = align_up(input.needs.workspace, kSlotAlignment);
+  plan.workspace =
+      align_up(is_tiled ? input.needs.tiled_workspace : input.needs.workspace, kSlotAlignment);
   plan.constants = align_up(input.needs.constants, kSlotAlignment);
   LayoutOptions options;
   options.dtype = input.dtype;
@@ -181,7 +206,8 @@ MemoryPlan lay_out(const PlanInput& input, Elements shard_max, StepOrder order) 
   options.update_mode = order.updates;
   options.accumulate_on_device = order.accumulate_on_device;
   options.alignment = kSlotAlignment;
-  options.shard_max = shard_max;
+  options.shard_max = parts.shard_max;
+  options.tile_rows = parts.tile_rows;
   plan.layout = make_layout(input.config, options);
   const int64_t micro_batches = input.request.micro_batches;
   if (order.updates == UpdateMode::speculative) {
@@ -277,11 +303,33 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
   return orders;
 }
 
-/// Throws where even the smallest shards do not fit in the leanest order; returns that plan.
+/// With the smallest shards in the leanest order: of the smallest vocabulary tiles and one, what
+/// needs less of the device, and then of the host where it gets no more of the device than that.
+MemoryPlan smallest_plan(const PlanInput& input) {
+  const std::vector<int64_t> choices = tile_choices(input);
+  const auto plan_with = [&](int64_t tile_rows) {
+    MemoryPlan plan = lay_out(input, {kStatisticsBlock, tile_rows}, leanest_order(input.request));
+    fit_host(plan, plan.minimum_device, Bytes(0));
+    return plan;
+  };
+  MemoryPlan smallest = plan_with(choices.front());
+  if (choices.size() > 1) {
+    MemoryPlan tiled = plan_with(choices.back());
+    const auto needs = [](const MemoryPlan& plan) {
+      return std::pair(plan.minimum_device, plan.minimum_host);
+    };
+    if (needs(tiled) < needs(smallest)) {
+      return tiled;
+    }
+  }
+  return smallest;
+}
+
+/// Throws where even the smallest plan does not fit; returns it.
 MemoryPlan require_fit(const PlanInput& input) {
   const MemoryRequest& request = input.request;
   const Bytes device_memory = request.device_memory.value_or(Bytes(0));
-  MemoryPlan smallest = lay_out(input, kStatisticsBlock, leanest_order(request));
+  MemoryPlan smallest = smallest_plan(input);
   if (smallest.has_device()) {
     require(device_memory, smallest.minimum_device, Tier::device, request);
   }
@@ -291,12 +339,14 @@ MemoryPlan require_fit(const PlanInput& input) {
   return smallest;
 }
 
-/// The plan with the largest shards that fit in this order; empty where none do.
-std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
+/// The plan with the largest shards that fit in this order with tiles of one size; empty where none
+/// do.
+std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order, Bytes host_arena,
+                                         int64_t tile_rows) {
   const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
   Elements shard = choose_shard(input.request, host_arena);
   for (;;) {
-    MemoryPlan plan = lay_out(input, shard, order);
+    MemoryPlan plan = lay_out(input, {shard, tile_rows}, order);
     // Smaller shards make neither what lives in the host for good smaller, nor what is on nvme.
     if (slot_sum(plan.layout, Tier::host) > input.request.host_memory ||
         plan.minimum_nvme > input.request.nvme_budget) {
@@ -313,6 +363,25 @@ std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, 
     }
     shard = std::max(shard / 2, kStatisticsBlock);
   }
+}
+
+/// The plan with the largest vocabulary tiles that fit in this order: fewer operations. Where some
+/// fit, so do all that are smaller.
+std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
+  const std::vector<int64_t> choices = tile_choices(input);
+  std::optional<MemoryPlan> best = fit_with_tiles(input, order, host_arena, choices.front());
+  size_t first = 1;
+  size_t end = best ? first : choices.size();
+  while (first < end) {
+    const size_t middle = (first + end) / 2;
+    if (auto plan = fit_with_tiles(input, order, host_arena, choices[middle])) {
+      best = std::move(plan);
+      end = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return best;
 }
 
 /// What the first step takes at assumed rates; of a plan that can speculate, one that does.
@@ -379,9 +448,7 @@ MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
                                const model::BatchShape& shape, const NetworkNeeds& needs,
                                const MemoryRequest& request) {
   const WorkEstimate work;
-  MemoryPlan plan = lay_out({config, dtype, shape, needs, work, request}, kStatisticsBlock,
-                            leanest_order(request));
-  fit_host(plan, plan.minimum_device, Bytes(0));
+  const MemoryPlan plan = smallest_plan({config, dtype, shape, needs, work, request});
   return {plan.minimum_device, plan.minimum_host};
 }
 
@@ -402,6 +469,11 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
         "  {:<22} {:>10}   {} micro-batches a step\n", "accumulation",
         plan.layout.order == AccumulationOrder::layer_major ? "layer-major" : "micro-batch-major",
         request.micro_batches);
+  }
+  if (plan.layout.vocab_tiles > 1) {
+    text += fmt::format("  {:<22} {:>10}   of {} entries each\n", "vocabulary tiles",
+                        plan.layout.vocab_tiles,
+                        model::vocabulary_range(plan.layout.modules.front().spec).count);
   }
   text += fmt::format("  {:<22} {:>10}   {}\n", "optimizer updates", "",
                       describe(plan.layout.update_mode));

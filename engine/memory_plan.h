@@ -68,6 +68,8 @@ struct MemoryPlan {
 struct NetworkNeeds {
   Bytes workspace;
   Bytes constants;
+  Bytes tiled_workspace;       ///< in place of workspace with several vocabulary tiles
+  int64_t logits_tile = 4096;  ///< vocabulary entries that the head works on at a time
 };
 NetworkNeeds network_needs(const model::Network& network);
 
@@ -75,9 +77,9 @@ NetworkNeeds network_needs(const model::Network& network);
 /// path.
 Placement make_placement(const MemoryRequest& request);
 
-/// Lays the model out, chooses shard size, accumulation order and update mode, and checks that
-/// every operation fits. Throws CapacityError with the minimum of the tier that is too small and
-/// the settings that change it.
+/// Lays the model out, chooses vocabulary tiles, shard size, accumulation order and update mode,
+/// and checks that every operation fits. Throws CapacityError with the minimum of the tier that is
+/// too small and the settings that change it.
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request);

@@ -1,6 +1,7 @@
 #include "engine/model_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -61,10 +62,15 @@ class LayoutBuilder {
     layout_.order = options.order;
     layout_.update_mode = options.update_mode;
     layout_.accumulates_on_device = options.accumulate_on_device;
+    layout_.vocab_tiles = (config.vocab_size + tile_rows() - 1) / tile_rows();
+  }
+
+  int64_t tile_rows() const {
+    return options_.tile_rows > 0 ? options_.tile_rows : config_.vocab_size;
   }
 
   void add_module(model::ModuleSpec spec) {
-    const bool is_tied = config_.tie_word_embeddings && layout_.modules.empty();  // the embedding
+    const bool is_tied = config_.tie_word_embeddings && layout_.modules.size() < vocab_tiles();
     ModuleObjects module;
     module.weights = table_.persistent(
         spec.name + ".weights", bytes_for(spec.count, options_.dtype), options_.placement.weights);
@@ -105,9 +111,13 @@ class LayoutBuilder {
         activations.push_back(table_.transient("activation." + std::to_string(i) + suffix, size,
                                                placement.activations));
       }
-      layout_.activation_gradients.push_back(table_.transient(
-          "activation_gradient" + suffix, size,
-          sets > 1 ? slower(placement.compute, placement.activations) : placement.compute));
+      const Tier floor =
+          sets > 1 ? slower(placement.compute, placement.activations) : placement.compute;
+      layout_.activation_gradients.push_back(
+          table_.transient("activation_gradient" + suffix, size, floor));
+      if (layout_.vocab_tiles > 1) {
+        add_head_state(suffix, floor);
+      }
     }
   }
 
@@ -118,6 +128,16 @@ class LayoutBuilder {
   }
 
  private:
+  size_t vocab_tiles() const { return static_cast<size_t>(layout_.vocab_tiles); }
+
+  void add_head_state(const std::string& suffix, Tier floor) {
+    const Elements tokens(options_.tokens);
+    layout_.softmax.push_back(
+        table_.transient("softmax" + suffix, bytes_for(tokens * 3, DType::f32), floor));
+    layout_.normed_gradients.push_back(table_.transient(
+        "normed_gradient" + suffix, bytes_for(tokens * config_.hidden_size, DType::f32), floor));
+  }
+
   bool is_speculative() const { return options_.update_mode == UpdateMode::speculative; }
   /// The weights hold a part of the master, and the store has no older copy of them.
   bool keeps_weights() const {
@@ -172,11 +192,16 @@ class LayoutBuilder {
 
 }  // namespace
 
+int64_t vocab_tile_unit(const model::ModelConfig& config, int64_t logits_tile) {
+  const int64_t block = kStatisticsBlock.count();
+  return std::lcm(logits_tile, block / std::gcd(block, config.hidden_size));
+}
+
 ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
   HR_CHECK(options.shard_max >= kStatisticsBlock, "shard of {} elements",
            options.shard_max.count());
   LayoutBuilder builder(config, options);
-  for (model::ModuleSpec& spec : model::module_specs(config)) {
+  for (model::ModuleSpec& spec : model::tiled_module_specs(config, builder.tile_rows())) {
     builder.add_module(std::move(spec));
   }
   builder.add_activations();

@@ -62,21 +62,29 @@ struct ModelLayout {
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
   bool accumulates_on_device = false;  ///< gradients are summed by the compute lane
-  std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
+  int64_t vocab_tiles = 1;             ///< modules that a matrix over the vocabulary is cut into
+  std::vector<ModuleObjects>
+      modules;  ///< as model::tiled_module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
   /// under way at once.
   std::vector<std::vector<ObjectId>> activations;
   std::vector<ObjectId> activation_gradients;  ///< [set]: flowing back, updated in place
+  /// With several vocabulary tiles, [set]: what the head keeps from tile to tile, as
+  /// model::Network::HeadTile says: the running softmax, and the gradient of the normed input.
+  std::vector<ObjectId> softmax;
+  std::vector<ObjectId> normed_gradients;
   ObjectId gradient_norm{};  ///< orders the norm before the updates; no content of note
   std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
 
   int64_t layers() const { return static_cast<int64_t>(activations.front().size()) - 1; }
-  bool tied() const { return static_cast<int64_t>(modules.size()) == layers() + 2; }
-  size_t embed() const { return 0; }
-  size_t block(int64_t layer) const { return static_cast<size_t>(layer) + 1; }
-  size_t norm() const { return static_cast<size_t>(layers()) + 1; }
-  /// The module that holds the output matrix: "head", or "embed" where tied.
-  size_t head() const { return tied() ? embed() : norm() + 1; }
+  bool tied() const { return modules.size() == norm() + 1; }
+  size_t embed(int64_t tile = 0) const { return static_cast<size_t>(tile); }
+  size_t block(int64_t layer) const { return static_cast<size_t>(vocab_tiles + layer); }
+  size_t norm() const { return static_cast<size_t>(vocab_tiles + layers()); }
+  /// The module that holds the output matrix, or a tile of it: "head", or "embed" where tied.
+  size_t head(int64_t tile = 0) const {
+    return tied() ? embed(tile) : norm() + 1 + static_cast<size_t>(tile);
+  }
 };
 
 struct LayoutOptions {
@@ -85,6 +93,8 @@ struct LayoutOptions {
   StateRequest state;
   Elements shard_max;  ///< sub_group_size, already limited by the host budget
   int64_t tokens = 0;  ///< per micro-batch
+  /// Vocabulary entries per tile, a multiple of vocab_tile_unit(); 0: one tile.
+  int64_t tile_rows = 0;
   int64_t micro_batches = 1;
   bool fp32_gradients =
       false;  ///< sums of gradients stay in fp32; else rounded to `dtype` when final
@@ -97,6 +107,10 @@ struct LayoutOptions {
 /// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever
 /// the shard size.
 inline constexpr Elements kStatisticsBlock{65536};
+
+/// Vocabulary tiles hold a multiple of this many entries, unless there is one: whole tiles of the
+/// head's logits and whole blocks of gradient statistics, so that no sum depends on the tiles.
+int64_t vocab_tile_unit(const model::ModelConfig& config, int64_t logits_tile);
 
 ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options);
 

@@ -34,7 +34,8 @@ std::string parameters_in(const proto::StoredModule& module, int64_t first, int6
     const int64_t to = std::min(end, parameter.offset() + parameter.count());
     if (from < to) {
       text += fmt::format("{}{} elements {} to {}", text.empty() ? "" : ", ", parameter.name(),
-                          from - parameter.offset(), to - 1 - parameter.offset());
+                          from - parameter.offset() + parameter.first(),
+                          to - 1 - parameter.offset() + parameter.first());
     }
   }
   return text;

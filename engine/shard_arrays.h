@@ -12,9 +12,9 @@
 
 namespace headrace::engine {
 
-/// Calls body(parameter, first in parameter, offset in range, count) for the parts of the packed
-/// range [first, first + count) that belong to parameters, and gap(offset in range, count) for
-/// alignment gaps.
+/// Calls body(parameter, first in what the module has of the parameter, offset in range, count) for
+/// the parts of the packed range [first, first + count) that belong to parameters, and gap(offset
+/// in range, count) for alignment gaps.
 template <class Body, class Gap>
 void for_parameter_ranges(const model::ModuleSpec& spec, Elements first, Elements count,
                           const Body& body, const Gap& gap) {

@@ -91,7 +91,8 @@ StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> gene
           parameter.count() > module.count() - parameter.offset()) {
         damaged(fmt::format("parameter {} outside of module {}", parameter.name(), module.name()));
       }
-      places_[parameter.name()] = {static_cast<size_t>(m), parameter.offset(), parameter.count()};
+      add_place(parameter,
+                {static_cast<size_t>(m), parameter.offset(), parameter.first(), parameter.count()});
     }
     int64_t next = 0;
     for (const proto::StoredShard& shard : module.shards()) {
@@ -107,24 +108,48 @@ StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> gene
   }
 }
 
+void StateReader::add_place(const proto::StoredParameter& parameter, Place place) {
+  Parameter& whole = parameters_[parameter.name()];
+  if (place.first != whole.count) {
+    damaged(fmt::format("elements of parameter {} from {} on come after {}", parameter.name(),
+                        place.first, whole.count));
+  }
+  whole.count += place.count;
+  whole.places.push_back(place);
+}
+
 bool StateReader::has(StateArray array) const {
   return array == StateArray::weights || static_cast<int>(array) <= format_.moments;
 }
 
 void StateReader::read(const std::string& parameter, StateArray array, Elements first,
                        std::span<float> out) {
-  const auto found = places_.find(parameter);
-  if (found == places_.end()) {
+  const auto found = parameters_.find(parameter);
+  if (found == parameters_.end()) {
     throw InputError(fmt::format("the run has no parameter '{}'", parameter));
   }
-  const Place& place = found->second;
   const auto count = static_cast<int64_t>(out.size());
-  if (first.count() < 0 || first.count() + count > place.count) {
+  if (first.count() < 0 || first.count() + count > found->second.count) {
     throw InputError(fmt::format("elements {} to {} of parameter '{}', which has {}", first.count(),
-                                 first.count() + count, parameter, place.count));
+                                 first.count() + count, parameter, found->second.count));
   }
+  for (const Place& place : found->second.places) {
+    const int64_t from = std::max(first.count(), place.first);
+    const int64_t to = std::min(first.count() + count, place.first + place.count);
+    if (from < to) {
+      read_module(
+          place, array, from - place.first,
+          out.subspan(static_cast<size_t>(from - first.count()), static_cast<size_t>(to - from)));
+    }
+  }
+}
+
+/// Elements of the range at `place`, from its element `first` on.
+void StateReader::read_module(const Place& place, StateArray array, int64_t first,
+                              std::span<float> out) {
   const proto::StoredModule& module = layout_.modules(static_cast<int>(place.module));
-  const int64_t begin = place.offset + first.count();
+  const auto count = static_cast<int64_t>(out.size());
+  const int64_t begin = place.offset + first;
   for (const proto::StoredShard& shard : module.shards()) {
     const int64_t from = std::max(begin, shard.first());
     const int64_t to = std::min(begin + count, shard.first() + shard.count());

@@ -30,16 +30,23 @@ class StateReader {
               const proto::StateLayout& layout);
 
   const proto::StateLayout& layout() const { return layout_; }
-  bool has(const std::string& parameter) const { return places_.contains(parameter); }
+  bool has(const std::string& parameter) const { return parameters_.contains(parameter); }
   /// Whether the state has this array (master and weights always).
   bool has(StateArray array) const;
   /// Elements [first, first + out.size()) of a parameter as fp32.
   void read(const std::string& parameter, StateArray array, Elements first, std::span<float> out);
 
  private:
+  /// Where a range of a parameter is.
   struct Place {
     size_t module = 0;
-    int64_t offset = 0;  ///< of the parameter in the packed vector
+    int64_t offset = 0;  ///< in the packed vector
+    int64_t first = 0;   ///< in the parameter
+    int64_t count = 0;
+  };
+  /// All of a parameter, its ranges in order.
+  struct Parameter {
+    std::vector<Place> places;
     int64_t count = 0;
   };
   /// A reader of the object last used for one purpose.
@@ -49,6 +56,8 @@ class StateReader {
   };
   enum Purpose : uint8_t { kMaster, kMoment1, kMoment2, kWeights, kPurposes };
 
+  void add_place(const proto::StoredParameter& parameter, Place place);
+  void read_module(const Place& place, StateArray array, int64_t first, std::span<float> out);
   void read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
                   StateArray array, int64_t first, std::span<float> out);
   void read_values(Purpose purpose, const std::string& object, Bytes at, int64_t first, DType dtype,
@@ -61,7 +70,7 @@ class StateReader {
   proto::StateLayout layout_;
   StateFormat format_;
   DType dtype_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, Parameter> parameters_;
   std::vector<Source> sources_;
   std::vector<std::byte> bytes_;
 };

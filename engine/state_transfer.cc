@@ -122,7 +122,7 @@ class ShardRestore {
     for_parameter_ranges(
         module.spec, shard.first, shard.count,
         [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-          restore(parameter.name, first, at, count);
+          restore(parameter.name, parameter.first + Elements(first), at, count);
         },
         [&](int64_t at, int64_t count) {
           in_pieces(count, [&](int64_t done, std::span<float> piece) {
@@ -140,13 +140,14 @@ class ShardRestore {
     }
   }
 
-  void restore(const std::string& name, int64_t first, int64_t at, int64_t count) {
+  /// Elements [first, first + count) of the whole parameter.
+  void restore(const std::string& name, Elements first, int64_t at, int64_t count) {
     in_pieces(count, [&](int64_t done, std::span<float> piece) {
-      reader_.read(name, StateArray::master, Elements(first + done), piece);
+      reader_.read(name, StateArray::master, first + Elements(done), piece);
       set_master(arrays_, at + done, piece);
       const auto moment = [&](StateArray array, void* target) {
         if (target != nullptr && with_moments_ && reader_.has(array)) {
-          reader_.read(name, array, Elements(first + done), piece);
+          reader_.read(name, array, first + Elements(done), piece);
           set_moment(target, arrays_.moment_dtype, at + done, piece);
         }
       };
@@ -250,6 +251,7 @@ proto::StateLayout describe(const ModelLayout& layout, const std::string& optimi
       stored.mutable_shape()->Add(parameter.shape.begin(), parameter.shape.end());
       stored.set_offset(parameter.offset.count());
       stored.set_count(parameter.count.count());
+      stored.set_first(parameter.first.count());
     }
     for (const Shard& shard : module.shards) {
       proto::StoredShard& stored = *to.add_shards();

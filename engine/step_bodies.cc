@@ -89,7 +89,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
     const double scale =
         numbers.loss_scale / (counted * static_cast<double>(numbers.micro_batches));
     compute(step, uses, batches[m], static_cast<float>(scale), &numbers.losses[m]);
-    if (step.kind == StepKind::head_train) {
+    if (gives_loss(step)) {
       stream_.run_on_host([loss = &numbers.losses[m], counted] { *loss /= counted; });
     }
   };
@@ -158,7 +158,8 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
   switch (step.kind) {
     case StepKind::embed_forward:
       upload_tokens(batch);
-      network_.embed_forward(stream_, uses[0].data(), ids, uses[1].data(), workspace);
+      network_.embed_forward(stream_, rows_of(step), uses[0].data(), ids, uses[1].data(),
+                             workspace);
       return;
     case StepKind::block_forward:
       network_.block_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(), workspace);
@@ -175,17 +176,49 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
                             scratch_.loss_sum, workspace);
       fetch_loss();
       return;
+    case StepKind::head_fold:
+      upload_tokens(batch);
+      network_.head_fold(stream_, head_tile(step, uses, labels), scratch_.loss_sum, workspace);
+      if (gives_loss(step)) {
+        fetch_loss();
+      }
+      return;
+    case StepKind::head_gradients:
+      upload_tokens(batch);
+      network_.head_tile_gradients(stream_, head_tile(step, uses, labels), gradient_scale,
+                                   floats(uses[4]), uses[5].data(), workspace);
+      return;
+    case StepKind::head_finish:
+      network_.head_finish(stream_, uses[0].data(), uses[1].data(), floats(uses[2]), uses[3].data(),
+                           uses[4].data(), workspace);
+      return;
     case StepKind::block_backward:
       network_.block_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
                               uses[2].data(), uses[3].data(), workspace);
       return;
     case StepKind::embed_backward:
       upload_tokens(batch);
-      network_.embed_backward(stream_, ids, uses[0].data(), uses[1].data(), workspace);
+      network_.embed_backward(stream_, rows_of(step), ids, uses[0].data(), uses[1].data(),
+                              workspace);
       return;
     default:
       HR_CHECK(false, "operation kind {} does not compute", static_cast<int>(step.kind));
   }
+}
+
+model::VocabularyRange StepBodies::rows_of(const StepOperation& step) const {
+  return model::vocabulary_range(layout_.modules[step.module].spec);
+}
+
+model::Network::HeadTile StepBodies::head_tile(const StepOperation& step, UseBytes uses,
+                                               const int32_t* labels) const {
+  return {rows_of(step), uses[0].data(), uses[1].data(), uses[2].data(), labels, floats(uses[3])};
+}
+
+/// In training and evaluation.
+bool StepBodies::gives_loss(const StepOperation& step) const {
+  return step.kind == StepKind::head_train || step.kind == StepKind::head_evaluate ||
+         (step.kind == StepKind::head_fold && step.tile == layout_.vocab_tiles - 1);
 }
 
 /// Leaves the gaps between parameters as they are.
@@ -394,7 +427,7 @@ void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
       module.spec, shard.first, shard.count,
       [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
         in_pieces(at, count, [&](int64_t done, std::span<float> piece) {
-          reader.read_f32(parameter.name, Elements(first + done), piece);
+          reader.read_f32(parameter.name, parameter.first + Elements(first + done), piece);
         });
       },
       [&](int64_t at, int64_t count) {

@@ -72,6 +72,10 @@ class StepBodies {
   void upload_tokens(const model::TokenBatch& batch);
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
+  model::VocabularyRange rows_of(const StepOperation& step) const;
+  model::Network::HeadTile head_tile(const StepOperation& step, UseBytes uses,
+                                     const int32_t* labels) const;
+  bool gives_loss(const StepOperation& step) const;
   void accumulate(const StepOperation& step, UseBytes uses);
   void clear_gaps(const StepOperation& step, float* gradient) const;
   void join_sums(const StepOperation& step, UseBytes uses);

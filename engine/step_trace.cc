@@ -23,11 +23,15 @@ class TraceBuilder {
     result_.update_mode = mode;
   }
 
-  void embed_forward(int64_t micro_batch) {
-    add(Lane::compute, "embed.forward", work_.embed,
-        {compute(weights(layout_.embed()), Access::read),
-         compute(activation(0, micro_batch), Access::write)},
-        {.kind = StepKind::embed_forward, .module = layout_.embed(), .micro_batch = micro_batch});
+  void embed_forward(int64_t tile, int64_t micro_batch) {
+    const size_t module = layout_.embed(tile);
+    add(Lane::compute, name_of(module) + ".forward", work_.embed * share_of(module),
+        {compute(weights(module), Access::read),
+         compute(activation(0, micro_batch), tile == 0 ? Access::write : Access::update)},
+        {.kind = StepKind::embed_forward,
+         .module = module,
+         .tile = tile,
+         .micro_batch = micro_batch});
   }
 
   /// `keep_input`: the input is needed again in backward.
@@ -44,11 +48,53 @@ class TraceBuilder {
   }
 
   void head_evaluate() {
+    if (is_tiled()) {
+      for (int64_t tile = 0; tile < layout_.vocab_tiles; ++tile) {
+        head_fold(tile, 0, tile == layout_.vocab_tiles - 1);
+      }
+      return;
+    }
     add(Lane::compute, "head.evaluate", work_.head,
         {compute(weights(layout_.norm()), Access::read),
          compute(weights(layout_.head()), Access::read),
          compute(activation(layout_.layers(), 0), Access::read, true)},
         {.kind = StepKind::head_evaluate, .module = layout_.head()});
+  }
+
+  /// `last_use`: neither the softmax nor the input is needed again.
+  void head_fold(int64_t tile, int64_t micro_batch, bool last_use) {
+    const size_t module = layout_.head(tile);
+    add(Lane::compute, head_name(tile) + ".fold", work_.head / 4 * share_of(module),
+        {compute(weights(layout_.norm()), Access::read), compute(weights(module), Access::read),
+         compute(activation(layout_.layers(), micro_batch), Access::read, last_use),
+         compute(softmax(micro_batch), tile == 0 ? Access::write : Access::update, last_use)},
+        {.kind = StepKind::head_fold, .module = module, .tile = tile, .micro_batch = micro_batch});
+  }
+
+  void head_gradients(int64_t tile, int64_t micro_batch) {
+    const size_t module = layout_.head(tile);
+    const bool is_first = tile == layout_.vocab_tiles - 1;
+    add(Lane::compute, head_name(tile) + ".gradients", work_.head * 3 / 4 * share_of(module),
+        {compute(weights(layout_.norm()), Access::read), compute(weights(module), Access::read),
+         compute(activation(layout_.layers(), micro_batch), Access::read),
+         compute(softmax(micro_batch), Access::read, tile == 0),
+         compute(normed_gradient(micro_batch), is_first ? Access::write : Access::update),
+         compute(gradient(module, micro_batch), Access::write)},
+        {.kind = StepKind::head_gradients,
+         .module = module,
+         .tile = tile,
+         .micro_batch = micro_batch});
+  }
+
+  void head_finish(int64_t micro_batch) {
+    const size_t norm = layout_.norm();
+    add(Lane::compute, "head.finish", work_.embed,
+        {compute(weights(norm), Access::read),
+         compute(activation(layout_.layers(), micro_batch), Access::read, true),
+         compute(normed_gradient(micro_batch), Access::read, true),
+         compute(activation_gradient(micro_batch), Access::write),
+         compute(gradient(norm, micro_batch), Access::write)},
+        {.kind = StepKind::head_finish, .module = norm, .micro_batch = micro_batch});
   }
 
   void head_train(int64_t micro_batch) {
@@ -75,11 +121,16 @@ class TraceBuilder {
          .micro_batch = micro_batch});
   }
 
-  void embed_backward(int64_t micro_batch) {
-    add(Lane::compute, "embed.backward", work_.embed,
-        {compute(activation_gradient(micro_batch), Access::read, true),
-         compute(gradient(layout_.embed(), micro_batch), Access::write)},
-        {.kind = StepKind::embed_backward, .module = layout_.embed(), .micro_batch = micro_batch});
+  /// The tiles come in reverse order.
+  void embed_backward(int64_t tile, int64_t micro_batch) {
+    const size_t module = layout_.embed(tile);
+    add(Lane::compute, name_of(module) + ".backward", work_.embed * share_of(module),
+        {compute(activation_gradient(micro_batch), Access::read, tile == 0),
+         compute(gradient(module, micro_batch), Access::write)},
+        {.kind = StepKind::embed_backward,
+         .module = module,
+         .tile = tile,
+         .micro_batch = micro_batch});
   }
 
   /// Takes a module's fresh gradient: into its accumulators, which are created at its first one,
@@ -154,6 +205,7 @@ class TraceBuilder {
   }
 
   UpdateMode mode() const { return result_.update_mode; }
+  bool is_tiled() const { return layout_.vocab_tiles > 1; }
 
   void load(size_t module) {
     const auto& shards = layout_.modules[module].shards;
@@ -277,6 +329,17 @@ class TraceBuilder {
   ObjectId activation_gradient(int64_t micro_batch) const {
     return layout_.activation_gradients[set_of(micro_batch)];
   }
+  ObjectId softmax(int64_t micro_batch) const { return layout_.softmax[set_of(micro_batch)]; }
+  ObjectId normed_gradient(int64_t micro_batch) const {
+    return layout_.normed_gradients[set_of(micro_batch)];
+  }
+  /// Share of the vocabulary that a tile of embedding or head holds.
+  double share_of(size_t module) const {
+    const model::ModuleSpec& spec = layout_.modules[module].spec;
+    return static_cast<double>(model::vocabulary_range(spec).count) /
+           static_cast<double>(spec.parameters.front().shape.front());
+  }
+  std::string head_name(int64_t tile) const { return "head." + std::to_string(tile); }
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {
     return static_cast<double>(count.count()) * bytes_per_element / work_.cpu_bytes_per_second;
@@ -291,7 +354,7 @@ class TraceBuilder {
     // Compute shares the workspace and the token buffers; checkpoints are written front to back.
     operation.in_order = lane == Lane::compute || step.kind == StepKind::save;
     operation.starts_pass =
-        step.kind == StepKind::embed_forward &&
+        step.kind == StepKind::embed_forward && step.tile == 0 &&
         (step.micro_batch == 0 || layout_.order == AccumulationOrder::micro_batch_major);
     operation.name = std::move(name);
     operation.lane = lane;
@@ -324,20 +387,23 @@ class Passes {
         pass(m);
       }
     };
-    each([&](int64_t m) { builder_.embed_forward(m); });
+    for (int64_t tile = 0; tile < layout_.vocab_tiles; ++tile) {
+      each([&](int64_t m) { builder_.embed_forward(tile, m); });
+    }
     for (int64_t i = 0; i < layout_.layers(); ++i) {
       each([&](int64_t m) { builder_.block_forward(i, m, true); });
     }
-    each([&](int64_t m) {
-      builder_.head_train(m);
-      // A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
-      builder_.accumulate(layout_.head(), m, m == last_ && !layout_.tied());
-      builder_.accumulate(layout_.norm(), m, m == last_);
-      if (!layout_.tied()) {
-        update(layout_.head(), m);
-      }
-      update(layout_.norm(), m);
-    });
+    if (builder_.is_tiled()) {
+      tiled_head(each);
+    } else {
+      each([&](int64_t m) {
+        builder_.head_train(m);
+        take_head_gradient(0, m);
+        take_norm_gradient(m);
+        update_head(0, m);
+        update(layout_.norm(), m);
+      });
+    }
     for (int64_t i = layout_.layers() - 1; i >= 0; --i) {
       each([&](int64_t m) {
         builder_.block_backward(i, m);
@@ -345,14 +411,49 @@ class Passes {
         update(layout_.block(i), m);
       });
     }
-    each([&](int64_t m) {
-      builder_.embed_backward(m);
-      builder_.accumulate(layout_.embed(), m, m == last_, true);
-      update(layout_.embed(), m);
-    });
+    for (int64_t tile = layout_.vocab_tiles - 1; tile >= 0; --tile) {
+      each([&](int64_t m) {
+        builder_.embed_backward(tile, m);
+        builder_.accumulate(layout_.embed(tile), m, m == last_, true);
+        update(layout_.embed(tile), m);
+      });
+    }
   }
 
  private:
+  /// Forward over all tiles and back again: the last ones are still there, and the first ones are
+  /// the last to leave.
+  template <class Each>
+  void tiled_head(const Each& each) {
+    const int64_t last_tile = layout_.vocab_tiles - 1;
+    for (int64_t tile = 0; tile <= last_tile; ++tile) {
+      each([&](int64_t m) { builder_.head_fold(tile, m, false); });
+    }
+    for (int64_t tile = last_tile; tile >= 0; --tile) {
+      each([&](int64_t m) {
+        builder_.head_gradients(tile, m);
+        take_head_gradient(tile, m);
+        update_head(tile, m);
+      });
+    }
+    each([&](int64_t m) {
+      builder_.head_finish(m);
+      take_norm_gradient(m);
+      update(layout_.norm(), m);
+    });
+  }
+
+  /// A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
+  void take_head_gradient(int64_t tile, int64_t m) {
+    builder_.accumulate(layout_.head(tile), m, m == last_ && !layout_.tied());
+  }
+  void update_head(int64_t tile, int64_t m) {
+    if (!layout_.tied()) {
+      update(layout_.head(tile), m);
+    }
+  }
+  void take_norm_gradient(int64_t m) { builder_.accumulate(layout_.norm(), m, m == last_); }
+
   /// The module's gradient is final after the last micro-batch.
   void update(size_t module, int64_t micro_batch) {
     if (micro_batch == last_ && builder_.mode() != UpdateMode::after_norm) {
@@ -401,7 +502,9 @@ StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work) {
 
 StepTrace make_evaluation_trace(const ModelLayout& layout, const WorkEstimate& work) {
   TraceBuilder builder(layout, work, "evaluate");
-  builder.embed_forward(0);
+  for (int64_t tile = 0; tile < layout.vocab_tiles; ++tile) {
+    builder.embed_forward(tile, 0);
+  }
   for (int64_t i = 0; i < layout.layers(); ++i) {
     builder.block_forward(i, 0, false);
   }

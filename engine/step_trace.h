@@ -10,10 +10,13 @@ namespace headrace::engine {
 
 /// What an operation of a trace does; its body is chosen by this.
 enum class StepKind : uint8_t {
-  embed_forward,
+  embed_forward,  ///< of the ids that one vocabulary tile holds
   block_forward,
-  head_train,     ///< forward and backward of norm and head
-  head_evaluate,  ///< forward only
+  head_train,      ///< forward and backward of norm and head
+  head_evaluate,   ///< forward only
+  head_fold,       ///< forward of norm and one vocabulary tile of the head
+  head_gradients,  ///< backward of one tile
+  head_finish,     ///< backward of the norm, after all tiles
   block_backward,
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
@@ -33,6 +36,7 @@ struct StepOperation {
   size_t module = 0;            ///< index in ModelLayout::modules
   size_t shard = 0;             ///< accumulate, update, load
   int64_t layer = 0;            ///< block operations
+  int64_t tile = 0;             ///< embedding and head operations
   int64_t micro_batch = 0;      ///< forward, backward, accumulate
   bool on_device = false;       ///< accumulate, round_sum: by the compute lane
   bool to_embedding = false;    ///< accumulate: into the embedding accumulator

@@ -73,14 +73,14 @@ class CheckpointWriter {
     std::string config_json =
         {};  ///< config.json as is, where there is no source; "": to_config_json()
   };
-  CheckpointWriter(std::string folder, const ModelConfig& config, std::vector<ModuleSpec> modules,
-                   Options options);
+  CheckpointWriter(std::string folder, const ModelConfig& config,
+                   const std::vector<ModuleSpec>& modules, Options options);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter();
 
-  /// Called once for each module, in order. `read` fills out with packed elements [first, first +
-  /// out.size()) of the module as fp32 values.
+  /// Called once for each module, or each of the tiles that make it up, in order. `read` fills out
+  /// with packed elements [first, first + out.size()) of the module as fp32 values.
   using ReadModule = std::function<void(Elements first, std::span<float> out)>;
   void write_module(const ModuleSpec& module, const ReadModule& read);
   /// Puts everything in place. Without it the destructor removes what was written.

@@ -139,7 +139,6 @@ void copy_file(const std::string& from, OutputFile& to, const InputFile& source)
 
 struct CheckpointWriter::State {
   OutputFolder folder;
-  std::vector<ModuleSpec> modules;
   Options options;
   std::vector<ShardPlan> shards;
   Converter converter;
@@ -148,12 +147,11 @@ struct CheckpointWriter::State {
   std::vector<std::unique_ptr<OutputFile>> weights;  // one for each shard begun
   std::vector<std::unique_ptr<OutputFile>> others;   // complete
   std::unique_ptr<OutputFile> index;                 // if sharded; complete
-  size_t next_module = 0;
-  size_t next_tensor = 0;  // in the shard weights.back()
+  size_t next_tensor = 0;  // in the shard weights.back(): the one that is being written
+  Elements written;        // of that tensor
 
-  State(std::string path, std::vector<ModuleSpec> modules_in, Options options_in)
+  State(std::string path, const std::vector<ModuleSpec>& modules, Options options_in)
       : folder(std::move(path)),
-        modules(std::move(modules_in)),
         options(std::move(options_in)),
         shards(plan_shards(modules, options.dtype, options.max_shard_size)),
         converter(options.dtype),
@@ -199,9 +197,15 @@ struct CheckpointWriter::State {
     }
   }
 
+  bool is_shard_complete() const {
+    return weights.empty() || next_tensor == shards[weights.size() - 1].tensors.size();
+  }
+
+  bool is_complete() const { return weights.size() == shards.size() && is_shard_complete(); }
+
   // The file for the next tensor; begins the next shard where the plan says so.
   OutputFile& file_for_next_tensor() {
-    if (weights.empty() || next_tensor == shards[weights.size() - 1].tensors.size()) {
+    if (is_shard_complete()) {
       if (!weights.empty()) {
         weights.back()->close();
       }
@@ -218,6 +222,10 @@ struct CheckpointWriter::State {
 
   void write_parameter(const ParameterSpec& parameter, const ReadModule& read) {
     OutputFile& file = file_for_next_tensor();
+    const PlannedTensor& tensor = shards[weights.size() - 1].tensors[next_tensor];
+    HR_CHECK(parameter.name == tensor.name && parameter.first == written,
+             "elements of {} from {} on come after {} elements of {}", parameter.name,
+             parameter.first.count(), written.count(), tensor.name);
     for (int64_t done = 0; done < parameter.count.count();) {
       const int64_t step = std::min(parameter.count.count() - done, kChunkElements);
       const auto part = std::span(values).first(static_cast<size_t>(step));
@@ -229,7 +237,11 @@ struct CheckpointWriter::State {
       log_warning("{}: {} values are beyond the range of f16 and became infinite", parameter.name,
                   overflows);
     }
-    ++next_tensor;
+    written += parameter.count;
+    if (bytes_for(written, options.dtype) == tensor.size) {
+      ++next_tensor;
+      written = Elements(0);
+    }
   }
 
   void remove_stale_shards(const std::vector<std::string>& old_shards) const {
@@ -267,7 +279,7 @@ struct CheckpointWriter::State {
 };
 
 CheckpointWriter::CheckpointWriter(std::string folder, const ModelConfig& config,
-                                   std::vector<ModuleSpec> modules, Options options) {
+                                   const std::vector<ModuleSpec>& modules, Options options) {
   HR_CHECK(!modules.empty(), "a model without modules");
   // Everything that can fail before the weights is done first.
   torch_name(options.dtype);
@@ -276,7 +288,7 @@ CheckpointWriter::CheckpointWriter(std::string folder, const ModelConfig& config
           ? (options.config_json.empty() ? to_config_json(config, options.dtype)
                                          : options.config_json)
           : copied_config(options.copy_from, options.dtype, modules);
-  state_ = std::make_unique<State>(std::move(folder), std::move(modules), std::move(options));
+  state_ = std::make_unique<State>(std::move(folder), modules, std::move(options));
   state_->check_free_space();
   state_->others.push_back(state_->text_file("config.json", config_text));
   state_->copy_companions();
@@ -288,20 +300,15 @@ CheckpointWriter::CheckpointWriter(std::string folder, const ModelConfig& config
 CheckpointWriter::~CheckpointWriter() = default;
 
 void CheckpointWriter::write_module(const ModuleSpec& module, const ReadModule& read) {
-  State& state = *state_;
-  HR_CHECK(state.next_module < state.modules.size() &&
-               state.modules[state.next_module].name == module.name,
-           "module {} at position {} of {}", module.name, state.next_module, state.modules.size());
-  for (const ParameterSpec& parameter : state.modules[state.next_module].parameters) {
-    state.write_parameter(parameter, read);
+  for (const ParameterSpec& parameter : module.parameters) {
+    state_->write_parameter(parameter, read);
   }
-  ++state.next_module;
 }
 
 void CheckpointWriter::finish() {
   State& state = *state_;
-  HR_CHECK(state.next_module == state.modules.size(), "{} of {} modules are written",
-           state.next_module, state.modules.size());
+  HR_CHECK(state.is_complete(), "{} of {} shards are begun, {} tensors of the last are complete",
+           state.weights.size(), state.shards.size(), state.next_tensor);
   state.weights.back()->close();
   state.folder.sync();
   state.replace();

@@ -52,19 +52,23 @@ std::string to_config_json(const ModelConfig& config, DType dtype);
 /// sliding window).
 void check_sequence_length(const ModelConfig& config, int64_t seq);
 
-/// One parameter tensor inside a module's packed vector.
+/// One parameter tensor, or a range of its elements, inside a module's packed vector.
 struct ParameterSpec {
   std::string name;            ///< Hugging Face name, "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  ///< as in the checkpoint
+  std::vector<int64_t> shape;  ///< of the whole tensor, as in the checkpoint
   Elements offset;             ///< in the module's packed vector
-  Elements count;
-  bool decay = true;  ///< weight decay applies (DeepSpeed's single group: all)
+  Elements count;              ///< in this module
+  Elements first = {};         ///< element of the tensor with which they begin
+  bool decay = true;           ///< weight decay applies (DeepSpeed's single group: all)
 };
 
+/// Parameters begin at multiples of this in a packed vector.
+inline constexpr Elements kParameterAlignment{64};
+
 /// A group of parameters that moves as one object: the embedding, one block, the final norm, the
-/// head.
+/// head, or a tile of one of the two matrices over the vocabulary.
 struct ModuleSpec {
-  std::string name;  ///< "embed", "block.7", "norm", "head"
+  std::string name;  ///< "embed", "block.7", "norm", "head"; tiles: "embed.0", "head.3"
   std::vector<ParameterSpec> parameters;
   Elements count;  ///< of the packed vector, parameters aligned to 64 elements (gaps stay zero)
 };
@@ -72,6 +76,19 @@ struct ModuleSpec {
 /// Modules in forward order: embed, block.0 .. block.L-1, norm, and head unless embeddings are
 /// tied.
 std::vector<ModuleSpec> module_specs(const ModelConfig& config);
+/// The same with the matrices over the vocabulary cut into tiles of `tile_rows` entries, the last
+/// one smaller: embed.0 .. embed.N-1, the blocks, norm, and head.0 .. head.N-1. One tile that holds
+/// the whole vocabulary is the module without tiles.
+std::vector<ModuleSpec> tiled_module_specs(const ModelConfig& config, int64_t tile_rows);
+
+/// Entries of the vocabulary whose rows a module holds, in their order.
+struct VocabularyRange {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t end() const { return first + count; }
+};
+/// Of "embed", "head" or a tile of one.
+VocabularyRange vocabulary_range(const ModuleSpec& module);
 
 /// Parameters of the model without alignment gaps; tied weights once.
 Elements parameter_count(const ModelConfig& config);

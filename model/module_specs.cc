@@ -1,12 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "model/model_config.h"
 
 namespace headrace::model {
 
 namespace {
-
-constexpr Elements kAlignment{64};
 
 /// Packs parameters one after the other, each start aligned.
 class ModuleBuilder {
@@ -18,8 +19,14 @@ class ModuleBuilder {
     for (const int64_t size : shape) {
       count = count * size;
     }
-    module_.parameters.push_back({std::move(name), std::move(shape), module_.count, count});
-    module_.count = Elements(align_up((module_.count + count).count(), kAlignment.count()));
+    add_part(std::move(name), std::move(shape), Elements(0), count);
+  }
+
+  /// Elements [first, first + count) of a parameter.
+  void add_part(std::string name, std::vector<int64_t> shape, Elements first, Elements count) {
+    module_.parameters.push_back({std::move(name), std::move(shape), module_.count, count, first});
+    module_.count =
+        Elements(align_up((module_.count + count).count(), kParameterAlignment.count()));
   }
 
   /// "<name>.weight" [outputs, inputs] and, if asked for, "<name>.bias" [outputs].
@@ -40,6 +47,20 @@ ModuleSpec single_parameter(std::string module, std::string name, std::vector<in
   ModuleBuilder builder(std::move(module));
   builder.add(std::move(name), std::move(shape));
   return builder.take();
+}
+
+/// The tiles of a matrix over the vocabulary; not numbered where there is one.
+void add_table(std::vector<ModuleSpec>& modules, const ModelConfig& config, int64_t tile_rows,
+               const std::string& module, const std::string& name) {
+  const int64_t hidden = config.hidden_size;
+  for (int64_t first = 0; first < config.vocab_size; first += tile_rows) {
+    const int64_t rows = std::min(tile_rows, config.vocab_size - first);
+    ModuleBuilder builder(
+        rows == config.vocab_size ? module : fmt::format("{}.{}", module, first / tile_rows));
+    builder.add_part(name, {config.vocab_size, hidden}, Elements(first) * hidden,
+                     Elements(rows) * hidden);
+    modules.push_back(builder.take());
+  }
 }
 
 ModuleSpec block_spec(const ModelConfig& config, int64_t layer) {
@@ -69,18 +90,29 @@ ModuleSpec block_spec(const ModelConfig& config, int64_t layer) {
 }  // namespace
 
 std::vector<ModuleSpec> module_specs(const ModelConfig& config) {
-  const std::vector<int64_t> table = {config.vocab_size, config.hidden_size};
+  return tiled_module_specs(config, config.vocab_size);
+}
+
+std::vector<ModuleSpec> tiled_module_specs(const ModelConfig& config, int64_t tile_rows) {
+  HR_CHECK(tile_rows > 0, "tiles of {} vocabulary entries", tile_rows);
   std::vector<ModuleSpec> modules;
   modules.reserve(static_cast<size_t>(config.layers) + 3);
-  modules.push_back(single_parameter("embed", "model.embed_tokens.weight", table));
+  add_table(modules, config, tile_rows, "embed", "model.embed_tokens.weight");
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     modules.push_back(block_spec(config, layer));
   }
   modules.push_back(single_parameter("norm", "model.norm.weight", {config.hidden_size}));
   if (!config.tie_word_embeddings) {
-    modules.push_back(single_parameter("head", "lm_head.weight", table));
+    add_table(modules, config, tile_rows, "head", "lm_head.weight");
   }
   return modules;
+}
+
+VocabularyRange vocabulary_range(const ModuleSpec& module) {
+  const ParameterSpec& table = module.parameters.front();
+  HR_CHECK(module.parameters.size() == 1 && table.shape.size() == 2,
+           "module {} has no rows of the vocabulary", module.name);
+  return {table.first / Elements(table.shape[1]), table.count / Elements(table.shape[1])};
 }
 
 Elements parameter_count(const ModelConfig& config) {

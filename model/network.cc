@@ -46,11 +46,11 @@ struct Network::State {
   device::Device& device;
   NetworkBlock block;
   NetworkHead head;
-  std::vector<Gap> embed_gaps;
   std::unique_ptr<device::Memory> rope_memory;
   Bytes block_forward_workspace;
   Bytes block_backward_workspace;
   Bytes head_workspace;
+  Bytes head_tile_workspace;
 };
 
 Network::State::State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
@@ -60,14 +60,19 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
       shape(batch_shape),
       device(compute_device),
       block(config, shape, dtype),
-      head(config, shape, dtype, vocab_tile),
-      embed_gaps(gaps_of(module_specs(config).front())) {
+      head(config, shape, dtype, vocab_tile) {
   block_forward_workspace =
       plan([&](NetworkOps& ops) { block.forward(ops, nullptr, nullptr, nullptr, nullptr); });
   block_backward_workspace = plan([&](NetworkOps& ops) {
     block.backward(ops, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
   });
-  head_workspace = plan([&](NetworkOps& ops) { head.forward_backward(ops, {}, nullptr, {}); });
+  const NetworkHead::Inputs whole{.rows = head.all_rows()};
+  head_workspace = plan([&](NetworkOps& ops) { head.forward_backward(ops, whole, nullptr, {}); });
+  head_tile_workspace = plan([&](NetworkOps& ops) {
+    head.fold(ops, whole, nullptr, nullptr);
+    head.tile_gradients(ops, whole, nullptr, 1, nullptr, nullptr);
+    head.finish(ops, whole, nullptr, nullptr, nullptr);
+  });
   upload_rope_table();
 }
 
@@ -109,32 +114,43 @@ Bytes Network::block_backward_workspace() const {
 Bytes Network::head_workspace() const {
   return state_->head_workspace;
 }
+Bytes Network::head_tile_workspace() const {
+  return state_->head_tile_workspace;
+}
 Bytes Network::embed_workspace() const {
   return Bytes(0);
 }
+int64_t Network::vocab_tile() const {
+  return state_->head.vocab_tile();
+}
+VocabularyRange Network::whole_vocabulary() const {
+  return state_->head.all_rows();
+}
 
-void Network::embed_forward(Stream& stream, const void* weights, const int32_t* ids, void* out,
-                            Workspace workspace) {
+void Network::embed_forward(Stream& stream, VocabularyRange rows, const void* weights,
+                            const int32_t* ids, void* out, Workspace workspace) {
   const State& s = *state_;
   state_->run(stream, workspace, embed_workspace(), [&](NetworkOps& ops) {
     ops.post([&](Kernels& kernels, Stream& target) {
-      kernels.embedding_forward(
-          target, dense_matrix(weights, s.dtype, s.config.vocab_size, s.config.hidden_size), ids,
-          dense_matrix(out, s.dtype, s.shape.tokens(), s.config.hidden_size));
+      kernels.embedding_forward(target,
+                                dense_matrix(weights, s.dtype, rows.count, s.config.hidden_size),
+                                {rows.first, s.config.vocab_size}, ids,
+                                dense_matrix(out, s.dtype, s.shape.tokens(), s.config.hidden_size));
     });
   });
 }
 
-void Network::embed_backward(Stream& stream, const int32_t* ids, const void* dout, void* dweights,
-                             Workspace workspace) {
+void Network::embed_backward(Stream& stream, VocabularyRange rows, const int32_t* ids,
+                             const void* dout, void* dweights, Workspace workspace) {
   const State& s = *state_;
   state_->run(stream, workspace, embed_workspace(), [&](NetworkOps& ops) {
     ops.post([&](Kernels& kernels, Stream& target) {
       kernels.embedding_backward(
           target, dense_matrix(dout, s.dtype, s.shape.tokens(), s.config.hidden_size), ids,
-          dense_matrix(dweights, s.dtype, s.config.vocab_size, s.config.hidden_size));
+          dense_matrix(dweights, s.dtype, rows.count, s.config.hidden_size),
+          {rows.first, s.config.vocab_size});
     });
-    ops.zero_gaps(s.embed_gaps, PackedVector(dweights, s.dtype));
+    ops.zero_gaps(gaps_of(rows, s.config.hidden_size), PackedVector(dweights, s.dtype));
   });
 }
 
@@ -156,7 +172,8 @@ void Network::head_forward(Stream& stream, const void* norm_weights, const void*
                            const void* in, const int32_t* labels, double* loss_sum,
                            Workspace workspace) {
   state_->run(stream, workspace, head_workspace(), [&](NetworkOps& ops) {
-    state_->head.forward(ops, {norm_weights, head_weights, in, labels}, loss_sum);
+    state_->head.forward(ops, {norm_weights, head_weights, in, labels, whole_vocabulary()},
+                         loss_sum);
   });
 }
 
@@ -165,8 +182,32 @@ void Network::head_forward_backward(Stream& stream, const void* norm_weights,
                                     float gradient_scale, double* loss_sum, void* din,
                                     void* dnorm_weights, void* dhead_weights, Workspace workspace) {
   state_->run(stream, workspace, head_workspace(), [&](NetworkOps& ops) {
-    state_->head.forward_backward(ops, {norm_weights, head_weights, in, labels}, loss_sum,
-                                  {gradient_scale, din, dnorm_weights, dhead_weights});
+    state_->head.forward_backward(ops, {norm_weights, head_weights, in, labels, whole_vocabulary()},
+                                  loss_sum, {gradient_scale, din, dnorm_weights, dhead_weights});
+  });
+}
+
+void Network::head_fold(Stream& stream, const HeadTile& tile, double* loss_sum,
+                        Workspace workspace) {
+  state_->run(stream, workspace, head_tile_workspace(), [&](NetworkOps& ops) {
+    state_->head.fold(ops, {tile.norm_weights, tile.head_weights, tile.in, tile.labels, tile.rows},
+                      tile.softmax, loss_sum);
+  });
+}
+
+void Network::head_tile_gradients(Stream& stream, const HeadTile& tile, float gradient_scale,
+                                  float* dx, void* dhead_weights, Workspace workspace) {
+  state_->run(stream, workspace, head_tile_workspace(), [&](NetworkOps& ops) {
+    state_->head.tile_gradients(
+        ops, {tile.norm_weights, tile.head_weights, tile.in, tile.labels, tile.rows}, tile.softmax,
+        gradient_scale, dx, dhead_weights);
+  });
+}
+
+void Network::head_finish(Stream& stream, const void* norm_weights, const void* in, const float* dx,
+                          void* din, void* dnorm_weights, Workspace workspace) {
+  state_->run(stream, workspace, head_tile_workspace(), [&](NetworkOps& ops) {
+    state_->head.finish(ops, {norm_weights, nullptr, in, nullptr}, dx, din, dnorm_weights);
   });
 }
 

@@ -40,14 +40,21 @@ class Network {
   Bytes block_forward_workspace() const;
   Bytes block_backward_workspace() const;
   Bytes head_workspace() const;  ///< forward and backward
+  /// Of each of head_fold, head_tile_gradients and head_finish.
+  Bytes head_tile_workspace() const;
   Bytes embed_workspace() const;
 
-  /// out = table[ids]; ids [tokens] int32.
-  void embed_forward(device::Stream& stream, const void* weights, const int32_t* ids, void* out,
-                     device::Workspace workspace);
+  /// Operations on a part of the matrices over the vocabulary take the range that begins and ends
+  /// at multiples of this, or where the vocabulary does.
+  int64_t vocab_tile() const;
+  VocabularyRange whole_vocabulary() const;
+
+  /// out = table[ids] where an id is among the rows; ids [tokens] int32.
+  void embed_forward(device::Stream& stream, VocabularyRange rows, const void* weights,
+                     const int32_t* ids, void* out, device::Workspace workspace);
   /// dweights is overwritten (all rows).
-  void embed_backward(device::Stream& stream, const int32_t* ids, const void* dout, void* dweights,
-                      device::Workspace workspace);
+  void embed_backward(device::Stream& stream, VocabularyRange rows, const int32_t* ids,
+                      const void* dout, void* dweights, device::Workspace workspace);
 
   void block_forward(device::Stream& stream, const void* weights, const void* in, void* out,
                      device::Workspace workspace);
@@ -67,6 +74,28 @@ class Network {
                              const void* head_weights, const void* in, const int32_t* labels,
                              float gradient_scale, double* loss_sum, void* din, void* dnorm_weights,
                              void* dhead_weights, device::Workspace workspace);
+
+  /// The same in pieces, with the same bits, where the head's weights come in tiles: head_fold for
+  /// all of them in order, head_tile_gradients in reverse order, head_finish. What lives from one
+  /// to the next, on the device: `softmax`, [3, tokens] fp32, begun by the first fold; `dx`,
+  /// [tokens, hidden] fp32, begun by the last tile's gradients.
+  struct HeadTile {
+    VocabularyRange rows;
+    const void* norm_weights = nullptr;
+    const void* head_weights = nullptr;  ///< packed, of the rows
+    const void* in = nullptr;
+    const int32_t* labels = nullptr;
+    float* softmax = nullptr;
+  };
+  /// The last tile's gives *loss_sum.
+  void head_fold(device::Stream& stream, const HeadTile& tile, double* loss_sum,
+                 device::Workspace workspace);
+  /// dhead_weights (of the rows) is overwritten, dx added to.
+  void head_tile_gradients(device::Stream& stream, const HeadTile& tile, float gradient_scale,
+                           float* dx, void* dhead_weights, device::Workspace workspace);
+  /// din and dnorm_weights are overwritten.
+  void head_finish(device::Stream& stream, const void* norm_weights, const void* in,
+                   const float* dx, void* din, void* dnorm_weights, device::Workspace workspace);
 
   /// Floating point operations of each operation, for the cost model.
   double block_forward_flops() const;

@@ -47,6 +47,12 @@ std::vector<Gap> gaps_of(const ModuleSpec& module) {
   return gaps;
 }
 
+std::vector<Gap> gaps_of(const VocabularyRange& rows, int64_t hidden_size) {
+  const Elements end = Elements(rows.count) * hidden_size;
+  const Elements packed(align_up(end.count(), kParameterAlignment.count()));
+  return packed > end ? std::vector<Gap>{{end, packed - end}} : std::vector<Gap>();
+}
+
 BlockLayout::BlockLayout(const ModelConfig& config) {
   const ModuleSpec module = module_specs(config)[1];  // block.0
   input_norm = parameter_of(module, "input_layernorm.weight").offset;

@@ -28,6 +28,8 @@ struct Gap {
 
 /// The alignment gaps of a module, which stay zero in weights and gradients.
 std::vector<Gap> gaps_of(const ModuleSpec& module);
+/// Of a module that holds these rows of a matrix over the vocabulary.
+std::vector<Gap> gaps_of(const VocabularyRange& rows, int64_t hidden_size);
 
 /// Where the parameters of a block lie; the same for all blocks of a model.
 struct BlockLayout {

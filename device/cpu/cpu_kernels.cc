@@ -28,26 +28,26 @@ Bytes CpuKernels::matmul_scratch(const Matrix& a, bool transpose_a, const Matrix
   return matmul_.scratch(a, transpose_a, b, transpose_b, c);
 }
 
-void CpuKernels::embedding_forward(Stream& stream, const Matrix& table, const int32_t* ids,
-                                   const Matrix& out) {
+void CpuKernels::embedding_forward(Stream& stream, const Matrix& table, TableRange range,
+                                   const int32_t* ids, const Matrix& out) {
   check_matrix(table, "embedding table");
   check_matrix(out, "embedding out");
   check_same_dtype(table, out, "embedding table and out");
   HR_CHECK(table.columns == out.columns, "embedding table of {} columns, out of {}", table.columns,
            out.columns);
   check_pointer(ids, out.rows, "embedding ids");
-  stream.run_on_host([=] { cpu::embedding_forward(table, ids, out); });
+  stream.run_on_host([=] { cpu::embedding_forward(table, range, ids, out); });
 }
 
 void CpuKernels::embedding_backward(Stream& stream, const Matrix& dout, const int32_t* ids,
-                                    const Matrix& dtable) {
+                                    const Matrix& dtable, TableRange range) {
   check_matrix(dout, "embedding dout");
   check_matrix(dtable, "embedding dtable");
   check_same_dtype(dout, dtable, "embedding dout and dtable");
   HR_CHECK(dtable.columns == dout.columns, "embedding dtable of {} columns, dout of {}",
            dtable.columns, dout.columns);
   check_pointer(ids, dout.rows, "embedding ids");
-  stream.run_on_host([=] { cpu::embedding_backward(dout, ids, dtable); });
+  stream.run_on_host([=] { cpu::embedding_backward(dout, ids, dtable, range); });
 }
 
 void CpuKernels::rms_norm_forward(Stream& stream, const Matrix& x, const void* weight,

@@ -19,10 +19,10 @@ class CpuKernels : public Kernels {
   Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                        const Matrix& c) const override;
 
-  void embedding_forward(Stream& stream, const Matrix& table, const int32_t* ids,
+  void embedding_forward(Stream& stream, const Matrix& table, TableRange range, const int32_t* ids,
                          const Matrix& out) override;
   void embedding_backward(Stream& stream, const Matrix& dout, const int32_t* ids,
-                          const Matrix& dtable) override;
+                          const Matrix& dtable, TableRange range) override;
 
   void rms_norm_forward(Stream& stream, const Matrix& x, const void* weight, float epsilon,
                         const Matrix& y, float* inv_rms) override;

@@ -14,10 +14,12 @@
 /// must be aligned to their element. Thread-safe for different outputs.
 namespace headrace::device::cpu {
 
-void embedding_forward(const Matrix& table, const int32_t* ids, const Matrix& out);
+void embedding_forward(const Matrix& table, TableRange range, const int32_t* ids,
+                       const Matrix& out);
 /// Only rows of `dtable` with an id are summed; the others are set to zero. Allocates
-/// 4 * (tokens + vocabulary) bytes while it runs.
-void embedding_backward(const Matrix& dout, const int32_t* ids, const Matrix& dtable);
+/// 4 * (tokens + rows of dtable) bytes while it runs.
+void embedding_backward(const Matrix& dout, const int32_t* ids, const Matrix& dtable,
+                        TableRange range);
 
 void rms_norm_forward(const Matrix& x, const void* weight, float epsilon, const Matrix& y,
                       float* inv_rms);

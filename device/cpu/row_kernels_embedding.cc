@@ -25,15 +25,20 @@ struct Target;
 using Block = SerialBlock<Target>;
 
 template <class T>
-void embedding_forward_of(const Matrix& table, const int32_t* ids, const Matrix& out) {
+void embedding_forward_of(const Matrix& table, int64_t first, const int32_t* ids,
+                          const Matrix& out) {
   for_each_row(out.rows, out.columns, [&](int64_t row) HWY_ATTR {
-    kernels::copy_row(Block(), row_of<const T>(table, ids[row]), row_of<T>(out, row), out.columns);
+    const int64_t entry = ids[row] - first;
+    if (entry >= 0 && entry < table.rows) {
+      kernels::copy_row(Block(), row_of<const T>(table, entry), row_of<T>(out, row), out.columns);
+    }
   });
 }
 
-void embedding_forward_here(const Matrix& table, const int32_t* ids, const Matrix& out) {
+void embedding_forward_here(const Matrix& table, int64_t first, const int32_t* ids,
+                            const Matrix& out) {
   with_float_type(out.dtype,
-                  [&](auto type) { embedding_forward_of<decltype(type)>(table, ids, out); });
+                  [&](auto type) { embedding_forward_of<decltype(type)>(table, first, ids, out); });
 }
 
 /// One row of dtable: the sum of the rows of dout listed in [first, last), in that order.
@@ -80,24 +85,26 @@ namespace headrace::device::cpu {
 HWY_EXPORT(embedding_forward_here);
 HWY_EXPORT(embedding_backward_here);
 
-void embedding_forward(const Matrix& table, const int32_t* ids, const Matrix& out) {
+void embedding_forward(const Matrix& table, TableRange range, const int32_t* ids,
+                       const Matrix& out) {
   check_matrix(table, "embedding table");
   check_matrix(out, "embedding out");
   HR_CHECK(table.dtype == out.dtype && table.columns == out.columns,
            "embedding: table {} with {} columns, out {} with {}", to_string(table.dtype),
            table.columns, to_string(out.dtype), out.columns);
-  check_ids(ids, out.rows, table.rows);
-  HWY_DYNAMIC_DISPATCH(embedding_forward_here)(table, ids, out);
+  check_ids(ids, out.rows, range, table.rows);
+  HWY_DYNAMIC_DISPATCH(embedding_forward_here)(table, range.first, ids, out);
 }
 
-void embedding_backward(const Matrix& dout, const int32_t* ids, const Matrix& dtable) {
+void embedding_backward(const Matrix& dout, const int32_t* ids, const Matrix& dtable,
+                        TableRange range) {
   check_matrix(dout, "embedding dout");
   check_matrix(dtable, "embedding dtable");
   HR_CHECK(dtable.dtype == dout.dtype && dtable.columns == dout.columns,
            "embedding: dtable {} with {} columns, dout {} with {}", to_string(dtable.dtype),
            dtable.columns, to_string(dout.dtype), dout.columns);
-  check_ids(ids, dout.rows, dtable.rows);
-  const TokensById tokens(ids, dout.rows, dtable.rows);
+  check_ids(ids, dout.rows, range, dtable.rows);
+  const TokensById tokens(ids, dout.rows, range.first, dtable.rows);
   HWY_DYNAMIC_DISPATCH(embedding_backward_here)(dout, tokens, dtable);
 }
 

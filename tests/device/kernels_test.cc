@@ -12,7 +12,8 @@ TEST_P(KernelsTest, Embedding) {
     std::generate(ids.begin(), ids.end(),
                   [&] { return static_cast<int32_t>(random_.below(vocabulary - 1)); });
     const auto device_ids = array(ids);
-    kernels().embedding_forward(*stream_, table.view(), device_ids.data(), out.view());
+    const TableRange whole{0, vocabulary};
+    kernels().embedding_forward(*stream_, table.view(), whole, device_ids.data(), out.view());
     out.download();
     expect_all(
         out, "embedding",
@@ -21,7 +22,7 @@ TEST_P(KernelsTest, Embedding) {
 
     TestMatrix dout = normal(dtype, 13, 37, 2);
     TestMatrix dtable = normal(dtype, vocabulary, 37, 1);
-    kernels().embedding_backward(*stream_, dout.view(), device_ids.data(), dtable.view());
+    kernels().embedding_backward(*stream_, dout.view(), device_ids.data(), dtable.view(), whole);
     dtable.download();
     const auto sum = [&](int64_t v, int64_t c, bool magnitude) {
       double total = 0;
@@ -314,7 +315,7 @@ TEST_P(KernelsTest, RefuseBrokenPreconditionsWhenPosted) {
                InternalError);
   EXPECT_THROW(kernels().rope(*stream_, a.view(), 2, 3, 4, a.data<float>(), false), InternalError);
   EXPECT_THROW(kernels().rope(*stream_, a.view(), 1, 6, 3, a.data<float>(), false), InternalError);
-  EXPECT_THROW(kernels().embedding_forward(*stream_, wide.view(), nullptr, wide.view()),
+  EXPECT_THROW(kernels().embedding_forward(*stream_, wide.view(), {0, 4}, nullptr, wide.view()),
                InternalError);
   EXPECT_THROW(kernels().cast(*stream_, a.data(), DType::i32, wide.data(), DType::f32, Elements(4)),
                InternalError);

@@ -25,7 +25,7 @@ TEST(RowKernels, EmbeddingForwardCopiesRows) {
     TestMatrix out(dtype, 200, 33, {1, 2});
     table.fill_random(1);
     const std::vector<int32_t> ids = random_ids(200, 50, 9);
-    cpu::embedding_forward(table.matrix(), ids.data(), out.matrix());
+    cpu::embedding_forward(table.matrix(), {0, 50}, ids.data(), out.matrix());
     for (int64_t t = 0; t < 200; ++t) {
       for (int64_t c = 0; c < 33; ++c) {
         ASSERT_EQ(out.get(t, c), table.get(ids[static_cast<size_t>(t)], c));
@@ -45,7 +45,7 @@ TEST(RowKernels, EmbeddingBackwardSumsInTokenOrder) {
       dout.fill_random(1);
       dtable.fill_random(2);
       const std::vector<int32_t> ids = random_ids(kTokens, kVocabulary / 2, 9);
-      cpu::embedding_backward(dout.matrix(), ids.data(), dtable.matrix());
+      cpu::embedding_backward(dout.matrix(), ids.data(), dtable.matrix(), {0, kVocabulary});
       std::vector<float> sums(static_cast<size_t>(kVocabulary * columns));
       for (int64_t t = 0; t < kTokens; ++t) {
         for (int64_t c = 0; c < columns; ++c) {
@@ -69,19 +69,64 @@ TEST(RowKernels, EmbeddingGivesTheSameBitsEverywhere) {
       TestMatrix dout(dtype, 500, 130, layout);
       TestMatrix dtable(dtype, 300, 130, layout);
       dout.fill_random(1);
-      cpu::embedding_backward(dout.matrix(), ids.data(), dtable.matrix());
+      cpu::embedding_backward(dout.matrix(), ids.data(), dtable.matrix(), {0, 300});
       return dtable.elements();
     });
   }
 }
 
-TEST(RowKernels, EmbeddingRefusesIdsOutsideTheTable) {
+/// Parts of the table, one after the other, give what the whole table gives.
+TEST(RowKernels, EmbeddingInPartsIsTheWholeEmbedding) {
+  constexpr int64_t kVocabulary = 60;
+  constexpr int64_t kTokens = 150;
+  constexpr int64_t kColumns = 33;
+  const std::vector<int32_t> ids = random_ids(kTokens, kVocabulary, 9);
+  for (const DType dtype : kFloatTypes) {
+    TestMatrix table(dtype, kVocabulary, kColumns);
+    TestMatrix dout(dtype, kTokens, kColumns);
+    TestMatrix out(dtype, kTokens, kColumns);
+    TestMatrix whole_gradient(dtype, kVocabulary, kColumns);
+    TestMatrix gradient(dtype, kVocabulary, kColumns);
+    table.fill_random(1);
+    dout.fill_random(2);
+    out.fill_random(3);
+    gradient.fill_random(4);
+    cpu::embedding_backward(dout.matrix(), ids.data(), whole_gradient.matrix(), {0, kVocabulary});
+    const auto rows_of = [](TestMatrix& whole, int64_t first, int64_t rows) {
+      Matrix part = whole.matrix();
+      part.data = static_cast<std::byte*>(part.data) +
+                  bytes_for(Elements(first) * part.stride, part.dtype).count();
+      part.rows = rows;
+      return part;
+    };
+    int64_t first = 0;
+    for (const int64_t rows : {17, 1, 42}) {
+      const TableRange range{first, kVocabulary};
+      cpu::embedding_forward(rows_of(table, first, rows), range, ids.data(), out.matrix());
+      cpu::embedding_backward(dout.matrix(), ids.data(), rows_of(gradient, first, rows), range);
+      first += rows;
+    }
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t c = 0; c < kColumns; ++c) {
+        ASSERT_EQ(out.get(t, c), table.get(ids[static_cast<size_t>(t)], c));
+      }
+    }
+    EXPECT_EQ(gradient.elements(), whole_gradient.elements());
+  }
+}
+
+TEST(RowKernels, EmbeddingRefusesIdsOutsideTheVocabulary) {
   TestMatrix table(DType::f32, 10, 4);
   TestMatrix out(DType::f32, 2, 4);
   for (const int32_t bad : {-1, 10}) {
     const int32_t ids[2] = {0, bad};
-    EXPECT_THROW(cpu::embedding_forward(table.matrix(), ids, out.matrix()), InternalError);
-    EXPECT_THROW(cpu::embedding_backward(out.matrix(), ids, table.matrix()), InternalError);
+    const TableRange whole{0, 10};
+    EXPECT_THROW(cpu::embedding_forward(table.matrix(), whole, ids, out.matrix()), InternalError);
+    EXPECT_THROW(cpu::embedding_backward(out.matrix(), ids, table.matrix(), whole), InternalError);
+  }
+  const int32_t ids[2] = {0, 1};
+  for (const TableRange beyond : {TableRange{-1, 20}, TableRange{11, 20}}) {
+    EXPECT_THROW(cpu::embedding_forward(table.matrix(), beyond, ids, out.matrix()), InternalError);
   }
 }
 

@@ -4,12 +4,18 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/random.h"
 #include "e2e/training_harness.h"
 #include "engine/config/resolve.h"
+#include "engine/export.h"
+#include "engine/import.h"
+#include "engine/run_access.h"
+#include "engine/run_plan.h"
+#include "engine/run_setup.h"
 #include "engine/trainer.h"
 #include "model/model_config.h"
 #include "proto/config_parser.h"
@@ -49,20 +55,24 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
+model::ModelConfig small_model() {
+  model::ModelConfig config;
+  config.family = model::Family::qwen3;
+  config.vocab_size = 301;
+  config.hidden_size = 96;
+  config.intermediate_size = 200;
+  config.layers = 3;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.max_positions = 64;
+  config.qk_norm = true;
+  return config;
+}
+
 class ResumeTest : public ::testing::Test {
  protected:
-  ResumeTest() {
-    model::ModelConfig config;
-    config.family = model::Family::qwen3;
-    config.vocab_size = 301;
-    config.hidden_size = 96;
-    config.intermediate_size = 200;
-    config.layers = 3;
-    config.heads = 4;
-    config.kv_heads = 2;
-    config.head_dim = 32;
-    config.max_positions = 64;
-    config.qk_norm = true;
+  explicit ResumeTest(const model::ModelConfig& config = small_model()) {
     model::init_model(config, DType::f32, 3, folder_ / "model");
     std::vector<uint16_t> tokens(5000);
     Random random(9, 0);
@@ -108,14 +118,17 @@ class ResumeTest : public ::testing::Test {
     return job;
   }
 
-  /// Trains up to `stop_after`, as after Ctrl-C in that step.
-  engine::TrainSummary train(const engine::TrainJob& job, const json& config,
-                             int64_t stop_after = kSteps) const {
+  engine::Settings settings_of(const engine::TrainJob& job, const json& config) const {
     engine::ResolveContext context;
     context.nvme_paths = {folder_ / "nvme"};
     context.total_steps = job.steps;
-    const engine::Settings settings =
-        engine::resolve(proto::parse_config(config.dump(), "c.json").config, context).settings;
+    return engine::resolve(proto::parse_config(config.dump(), "c.json").config, context).settings;
+  }
+
+  /// Trains up to `stop_after`, as after Ctrl-C in that step.
+  engine::TrainSummary train(const engine::TrainJob& job, const json& config,
+                             int64_t stop_after = kSteps) const {
+    const engine::Settings settings = settings_of(job, config);
     std::atomic<bool> stop{false};
     engine::TrainObserver observer;
     observer.step = [&](const engine::StepReport& report, int64_t) {
@@ -239,6 +252,106 @@ TEST_F(ResumeTest, ASplitMasterGoesOnAsAWholeOne) {
   train(job("parts"), split);
   EXPECT_TRUE(result("parts").weights == result("whole").weights);
 }
+
+/// A vocabulary of three tiles where the device is small.
+class TiledResume : public ResumeTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  TiledResume() : ResumeTest(wide_model()) {}
+
+  static model::ModelConfig wide_model() {
+    model::ModelConfig config = small_model();
+    config.vocab_size = 2900;
+    config.hidden_size = 64;
+    config.layers = 1;
+    config.tie_word_embeddings = GetParam();
+    return config;
+  }
+
+  json config_with_device(const Case& each, int64_t device_memory) const {
+    json config = config_of(each);
+    config["headrace"]["vocab_tile"] = 128;
+    config["headrace"]["device_memory"] = device_memory;
+    config["activation_checkpointing"]["cpu_checkpointing"] = true;
+    return config;
+  }
+
+  engine::MemoryPlan plan_of(const json& config) const {
+    const auto options = engine::make_engine_options(settings_of(job("whole"), config), 32);
+    const auto device = device::make_cpu_device();
+    return engine::plan_memory(
+        model::Network(wide_model(), options.dtype, options.shape, *device, options.vocab_tile),
+        options);
+  }
+
+  /// The run as a model folder of masters and as a universal checkpoint: file names and bytes.
+  std::map<std::string, std::string> exported(const std::string& output) const {
+    engine::ExportOptions options;
+    options.dtype = DType::f32;
+    const auto ignore = [](int64_t, int64_t) {};
+    const auto store = engine::open_run(folder_ / output);
+    options.output_folder = folder_ / (output + "_export/model");
+    engine::export_hugging_face(*store, options, ignore);
+    options.output_folder = folder_ / (output + "_export/universal");
+    engine::export_universal(*store, options, ignore);
+    std::map<std::string, std::string> files;
+    const fs::path base = folder_ / (output + "_export");
+    for (const auto& entry : fs::recursive_directory_iterator(base)) {
+      if (entry.is_regular_file()) {
+        std::ifstream file(entry.path(), std::ios::binary);
+        files[fs::relative(entry.path(), base)] =
+            std::string(std::istreambuf_iterator<char>(file), {});
+      }
+    }
+    return files;
+  }
+};
+
+TEST_P(TiledResume, GoesOnWithOtherTilesBitForBit) {
+  for (const Case& each : {Case{"nvme", 1, 1.0, "bf16"}, Case{"cpu", 2, 0.0, "fp16"}}) {
+    SCOPED_TRACE(each.name());
+    const json wide = config_with_device(each, int64_t{256} << 20);
+    const engine::MemoryPlan whole_matrices = plan_of(wide);
+    EXPECT_EQ(whole_matrices.layout.vocab_tiles, 1);
+    const int64_t least = whole_matrices.minimum_device.count();
+    const json tight = config_with_device(each, least);
+    EXPECT_EQ(plan_of(tight).layout.vocab_tiles, 3);
+    const json between = config_with_device(each, least + 2 * 1024 * 64 * 2);
+    EXPECT_EQ(plan_of(between).layout.vocab_tiles, 2);
+    const std::string whole = each.name() + "_whole";
+    const std::string parts = each.name() + "_parts";
+    train(job(whole), wide);
+    train(job(parts), tight, 1);
+    EXPECT_EQ(train(job(parts), wide, 2).resumed_from, 1);
+    EXPECT_EQ(train(job(parts), between, 3).resumed_from, 2);
+    EXPECT_EQ(train(job(parts), wide, 4).resumed_from, 3);
+    EXPECT_EQ(train(job(parts), tight).resumed_from, 4);
+    EXPECT_THAT(result(parts).curve, ::testing::UnorderedElementsAreArray(result(whole).curve));
+    EXPECT_TRUE(result(parts).weights == result(whole).weights);
+    const auto files = exported(parts);
+    EXPECT_GT(files.size(), 30U);
+    EXPECT_TRUE(files == exported(whole));
+  }
+}
+
+TEST_P(TiledResume, AnImportGoesOnInTiles) {
+  const Case each;
+  const json wide = config_with_device(each, int64_t{256} << 20);
+  const json tight = config_with_device(each, plan_of(wide).minimum_device.count());
+  train(job("whole", 4), tight);
+  exported("whole");
+  engine::ImportOptions import;
+  import.input_folder = folder_ / "whole_export/universal";
+  import.model_folder = folder_ / "model";
+  import.output_folder = folder_ / "moved";
+  import.paths = {folder_ / "nvme"};
+  import.next_sequence = 8;
+  engine::import_run(import, [](int64_t, int64_t) {});
+  for (const char* output : {"whole", "moved"}) {
+    EXPECT_EQ(train(job(output), tight).resumed_from, 4);
+  }
+  EXPECT_EQ(result("moved").weights, result("whole").weights);
+}
+INSTANTIATE_TEST_SUITE_P(Tied, TiledResume, ::testing::Bool());
 
 TEST_F(ResumeTest, GoesBeyondItsFirstEnd) {
   const json config = config_of({"cpu"});

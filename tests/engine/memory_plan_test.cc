@@ -87,6 +87,87 @@ TEST(MemoryPlan, TheStatedMinimumWorksAndLessIsRefused) {
   }
 }
 
+constexpr int64_t kLogitsTile = 64;
+
+/// A vocabulary that no small device holds as a whole: `small_model` with 5 units of tiles.
+model::ModelConfig wide_model(bool tied) {
+  model::ModelConfig config = small_model(tied);
+  config.vocab_size = 4 * 512 + 100;
+  config.intermediate_size = 32;  // a block is smaller than a tile
+  return config;
+}
+const NetworkNeeds kWideNeeds{kMiB, kKiB * 16, kMiB, kLogitsTile};
+
+TEST(MemoryPlan, VocabularyTilesAreWholeLogitsTilesAndStatisticsBlocks) {
+  for (const int64_t hidden : {64, 96, 576, 1000, 4096}) {
+    for (const int64_t tile : {16, 100, 4096}) {
+      model::ModelConfig config = small_model(false);
+      config.hidden_size = hidden;
+      const int64_t unit = vocab_tile_unit(config, tile);
+      int64_t expected = tile;
+      while (expected * hidden % kStatisticsBlock.count() != 0) {
+        expected += tile;
+      }
+      EXPECT_EQ(unit, expected) << hidden << " " << tile;
+    }
+  }
+}
+
+TEST(MemoryPlan, CutsTheVocabularyAsLittleAsTheBudgetsAllow) {
+  for (const bool tied : {false, true}) {
+    const auto config = wide_model(tied);
+    MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+    const auto tiles_with = [&](Bytes device, Bytes host) {
+      request.device_memory = device;
+      request.host_memory = host;
+      return make_memory_plan(config, DType::bf16, kShape, kWideNeeds, WorkEstimate(), request)
+          .layout.vocab_tiles;
+    };
+    const MinimumBudgets least = minimum_budgets(config, DType::bf16, kShape, kWideNeeds, request);
+    // A tile with its gradient.
+    const Bytes unit = bytes_for(Elements(512) * config.hidden_size, DType::bf16) * 2;
+    EXPECT_LT(least.device, kWideNeeds.tiled_workspace + unit * 4);
+    std::vector<int64_t> tiles;
+    for (int units = 1; units <= 5; ++units) {
+      tiles.push_back(tiles_with(least.device + unit * (units - 1), kMiB * 64));
+    }
+    EXPECT_EQ(tiles.front(), 5);
+    EXPECT_EQ(tiles.back(), 1);
+    EXPECT_TRUE(std::is_sorted(tiles.rbegin(), tiles.rend()));
+    EXPECT_EQ(tiles_with(kMiB * 64, kMiB * 64), 1);
+  }
+}
+
+TEST(MemoryPlan, TilesKeepEveryElementOnce) {
+  for (const bool tied : {false, true}) {
+    LayoutOptions options;
+    options.dtype = DType::bf16;
+    options.shard_max = kStatisticsBlock;
+    options.tokens = 128;
+    options.micro_batches = 2;
+    const auto elements_of = [&](int64_t tile_rows) {
+      options.tile_rows = tile_rows;
+      const ModelLayout layout = make_layout(wide_model(tied), options);
+      EXPECT_EQ(layout.vocab_tiles, tile_rows == 0 ? 1 : 3);
+      EXPECT_EQ(layout.softmax.size(), tile_rows == 0 ? 0U : 2U);
+      EXPECT_EQ(layout.tied(), tied);
+      EXPECT_EQ(layout.modules[layout.norm()].spec.name, "norm");
+      EXPECT_EQ(layout.modules[layout.block(3)].spec.name, "block.3");
+      std::map<std::string, std::set<int64_t>> blocks;
+      for (const ModuleObjects& module : layout.modules) {
+        const model::ParameterSpec& parameter = module.spec.parameters.front();
+        for (const Shard& shard : module.shards) {
+          EXPECT_TRUE(blocks[parameter.name]
+                          .insert((parameter.first + shard.first) / kStatisticsBlock)
+                          .second);
+        }
+      }
+      return blocks;
+    };
+    EXPECT_EQ(elements_of(1024), elements_of(0));
+  }
+}
+
 TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
   const auto config = small_model(false);
   const MemoryPlan made = plan(config, DType::bf16, request_of(Tier::nvme, Tier::nvme, true));

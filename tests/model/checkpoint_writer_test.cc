@@ -106,6 +106,35 @@ TEST(CheckpointWriter, ModulesOutOfOrderAreAnInternalError) {
   EXPECT_THROW(writer.finish(), InternalError);
 }
 
+/// The tiles of a matrix, one after the other, make one tensor.
+TEST(CheckpointWriter, TilesMakeTheSameFiles) {
+  const TempFolder folder;
+  const auto modules = module_specs(little_config());
+  const auto tiles = tiled_module_specs(little_config(), 40);
+  ASSERT_GT(tiles.size(), modules.size() + 2);
+  const CheckpointWriter::Options options{.max_shard_size = Bytes(30'000)};
+  write_test_model(folder.file("whole"), little_config(), options);
+  {
+    CheckpointWriter writer(folder.file("tiles"), little_config(), modules, options);
+    for (const ModuleSpec& tile : tiles) {
+      writer.write_module(
+          tile, [&](Elements first, std::span<float> out) { fill_test_values(tile, first, out); });
+    }
+    writer.finish();
+  }
+  const auto names = names_in(folder.file("whole"));
+  EXPECT_EQ(names_in(folder.file("tiles")), names);
+  for (const std::string& name : names) {
+    EXPECT_TRUE(read_text_file(folder.file("tiles/" + name), kMiB) ==
+                read_text_file(folder.file("whole/" + name), kMiB))
+        << name;
+  }
+  CheckpointWriter writer(folder.file("m"), little_config(), modules, {});
+  writer.write_module(tiles[0], [](Elements, std::span<float>) {});
+  EXPECT_THROW(writer.write_module(tiles[2], [](Elements, std::span<float>) {}), InternalError);
+  EXPECT_THROW(writer.finish(), InternalError);
+}
+
 // A limit on the size of files stands in for a full disk: both fail a write half-way.
 class FileSizeLimit {
  public:

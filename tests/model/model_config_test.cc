@@ -308,6 +308,48 @@ TEST(ModuleSpecs, ParametersAreAlignedAndDoNotOverlap) {
   }
 }
 
+TEST(ModuleSpecs, TilesCutTheMatricesOverTheVocabulary) {
+  json document = llama();
+  document["vocab_size"] = 1001;
+  document["hidden_size"] = 80;
+  const ModelConfig config = parse(document);
+  const auto whole = module_specs(config);
+  const auto tiled = tiled_module_specs(config, 400);
+  std::vector<std::string> names;
+  for (const ModuleSpec& module : tiled) {
+    names.push_back(module.name);
+  }
+  EXPECT_THAT(names, testing::ElementsAre("embed.0", "embed.1", "embed.2", "block.0", "block.1",
+                                          "norm", "head.0", "head.1", "head.2"));
+  for (const size_t first : {size_t{0}, size_t{6}}) {
+    const ParameterSpec& parameter = whole[first == 0 ? 0 : whole.size() - 1].parameters[0];
+    int64_t row = 0;
+    for (size_t tile = 0; tile < 3; ++tile) {
+      const ModuleSpec& module = tiled[first + tile];
+      const int64_t rows = tile < 2 ? 400 : 201;
+      ASSERT_EQ(module.parameters.size(), 1U);
+      EXPECT_EQ(module.parameters[0].name, parameter.name);
+      EXPECT_EQ(module.parameters[0].shape, parameter.shape);
+      EXPECT_EQ(module.parameters[0].first.count(), row * 80);
+      EXPECT_EQ(module.parameters[0].count.count(), rows * 80);
+      EXPECT_EQ(module.count.count(), (rows * 80 + 63) / 64 * 64);
+      EXPECT_EQ(vocabulary_range(module).first, row);
+      EXPECT_EQ(vocabulary_range(module).count, rows);
+      row += rows;
+    }
+    EXPECT_EQ(row, 1001);
+  }
+  for (const int64_t rows : {1001, 5000}) {
+    const auto one = tiled_module_specs(config, rows);
+    ASSERT_EQ(one.size(), whole.size());
+    EXPECT_EQ(one.front().name, "embed");
+    EXPECT_EQ(one.back().name, "head");
+    EXPECT_EQ(one.back().count, whole.back().count);
+  }
+  document["tie_word_embeddings"] = true;
+  EXPECT_EQ(tiled_module_specs(parse(document), 400).back().name, "norm");
+}
+
 // Published sizes of well-known models.
 TEST(ModuleSpecs, ParameterCountsOfKnownModels) {
   ModelConfig llama8b;  // Llama 3.1 8B

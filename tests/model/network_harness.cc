@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "base/parallel.h"
 
@@ -73,7 +75,10 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
       device_(device::make_cpu_device()),
       network_(config, dtype, shape, *device_, options.vocab_tile),
       stream_(device_->create_stream("test")),
-      modules_(module_specs(config)) {
+      modules_(tiled_module_specs(config,
+                                  options.tile_rows > 0 ? options.tile_rows : config.vocab_size)),
+      tiles_((modules_.size() - static_cast<size_t>(config.layers) - 1) /
+             (config.tie_word_embeddings ? 1 : 2)) {
   stream_->run_on_host([threads = options.threads] { set_parallel_threads(threads); });
   for (const ModuleSpec& module : modules_) {
     const Bytes size = bytes_for(module.count, dtype);
@@ -81,9 +86,11 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
                        std::make_unique<GuardedMemory>(*device_, size)});
   }
   if (config.tie_word_embeddings) {
-    // The head's own gradient; its weights are those of the embedding.
-    packed_.push_back({nullptr, std::make_unique<GuardedMemory>(
-                                    *device_, bytes_for(modules_.front().count, dtype))});
+    // The head's own gradients; its weights are those of the embedding.
+    for (size_t tile = 0; tile < tiles_; ++tile) {
+      packed_.push_back({nullptr, std::make_unique<GuardedMemory>(
+                                      *device_, bytes_for(modules_[tile].count, dtype))});
+    }
   }
   const Elements activation_count = Elements(shape.tokens()) * config.hidden_size;
   activations_ = std::make_unique<GuardedMemory>(
@@ -92,13 +99,23 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
   ids_ = std::make_unique<GuardedMemory>(*device_, ids_size);
   labels_ = std::make_unique<GuardedMemory>(*device_, ids_size);
   loss_ = std::make_unique<GuardedMemory>(*device_, Bytes(sizeof(double)));
+  softmax_ = std::make_unique<GuardedMemory>(*device_,
+                                             bytes_for(Elements(shape.tokens()) * 3, DType::f32));
+  normed_gradient_ =
+      std::make_unique<GuardedMemory>(*device_, bytes_for(activation_count, DType::f32));
 }
 
 void NetworkHarness::set_weights(
     const std::function<std::vector<float>(const ParameterSpec&)>& values) {
   for (size_t m = 0; m < modules_.size(); ++m) {
     for (const ParameterSpec& parameter : modules_[m].parameters) {
-      from_floats(values(parameter), dtype_,
+      ParameterSpec whole = parameter;
+      whole.first = Elements(0);
+      whole.count = Elements(std::accumulate(parameter.shape.begin(), parameter.shape.end(),
+                                             int64_t{1}, std::multiplies<>()));
+      const std::vector<float> all = values(whole);
+      const auto begin = all.begin() + parameter.first.count();
+      from_floats({begin, begin + parameter.count.count()}, dtype_,
                   packed_[m].weights->data() + bytes_for(parameter.offset, dtype_).count());
     }
   }
@@ -123,13 +140,15 @@ device::Workspace NetworkHarness::workspace(Bytes size) {
 }
 
 void NetworkHarness::forward() {
-  network_.embed_forward(*stream_, packed_.front().weights->data(),
-                         reinterpret_cast<const int32_t*>(ids_->data()), activation(0),
-                         workspace(network_.embed_workspace()));
+  for (size_t tile = 0; tile < tiles_; ++tile) {
+    network_.embed_forward(*stream_, vocabulary_range(modules_[tile]),
+                           packed_[tile].weights->data(),
+                           reinterpret_cast<const int32_t*>(ids_->data()), activation(0),
+                           workspace(network_.embed_workspace()));
+  }
   for (int64_t layer = 0; layer < network_.config().layers; ++layer) {
-    network_.block_forward(*stream_, packed_[static_cast<size_t>(layer) + 1].weights->data(),
-                           activation(layer), activation(layer + 1),
-                           workspace(network_.block_forward_workspace()));
+    network_.block_forward(*stream_, packed_[block_index(layer)].weights->data(), activation(layer),
+                           activation(layer + 1), workspace(network_.block_forward_workspace()));
   }
 }
 
@@ -140,7 +159,9 @@ void NetworkHarness::finish() {
   }
   workspaces_.clear();
   EXPECT_TRUE(activations_->guards_are_intact());
-  EXPECT_TRUE(loss_->guards_are_intact());
+  for (const auto* memory : {&loss_, &softmax_, &normed_gradient_}) {
+    EXPECT_TRUE((*memory)->guards_are_intact());
+  }
   for (const Module& module : packed_) {
     EXPECT_TRUE(module.gradient->guards_are_intact());
   }
@@ -148,16 +169,56 @@ void NetworkHarness::finish() {
 
 double NetworkHarness::loss() {
   forward();
-  const Module& embed_or_head =
-      network_.config().tie_word_embeddings ? packed_.front() : head_module();
-  network_.head_forward(
-      *stream_, packed_[norm_index()].weights->data(), embed_or_head.weights->data(),
-      activation(network_.config().layers), reinterpret_cast<const int32_t*>(labels_->data()),
-      reinterpret_cast<double*>(loss_->data()), workspace(network_.head_workspace()));
+  auto* const loss_sum = reinterpret_cast<double*>(loss_->data());
+  softmax_->poison();
+  for (size_t tile = 0; tiles_ > 1 && tile < tiles_; ++tile) {
+    network_.head_fold(*stream_, head_tile(tile), loss_sum,
+                       workspace(network_.head_tile_workspace()));
+  }
+  if (tiles_ == 1) {
+    const Network::HeadTile whole = head_tile(0);
+    network_.head_forward(*stream_, whole.norm_weights, whole.head_weights, whole.in, whole.labels,
+                          loss_sum, workspace(network_.head_workspace()));
+  }
   finish();
   double loss = 0;
   std::memcpy(&loss, loss_->data(), sizeof loss);
   return loss;
+}
+
+Network::HeadTile NetworkHarness::head_tile(size_t tile) {
+  return {vocabulary_range(modules_[tile]),
+          packed_[norm_index()].weights->data(),
+          head_weights(tile),
+          activation(network_.config().layers),
+          reinterpret_cast<const int32_t*>(labels_->data()),
+          reinterpret_cast<float*>(softmax_->data())};
+}
+
+/// In one go, or tile by tile; also gives the loss.
+void NetworkHarness::head_backward(float scale, std::byte* din) {
+  auto* const loss_sum = reinterpret_cast<double*>(loss_->data());
+  std::byte* const dnorm = packed_[norm_index()].gradient->data();
+  if (tiles_ == 1) {
+    const Network::HeadTile whole = head_tile(0);
+    network_.head_forward_backward(
+        *stream_, whole.norm_weights, whole.head_weights, whole.in, whole.labels, scale, loss_sum,
+        din, dnorm, head_module(0).gradient->data(), workspace(network_.head_workspace()));
+    return;
+  }
+  const Bytes size = network_.head_tile_workspace();
+  auto* const dx = reinterpret_cast<float*>(normed_gradient_->data());
+  softmax_->poison();
+  normed_gradient_->poison();
+  for (size_t tile = 0; tile < tiles_; ++tile) {
+    network_.head_fold(*stream_, head_tile(tile), loss_sum, workspace(size));
+  }
+  for (size_t tile = tiles_; tile-- > 0;) {
+    network_.head_tile_gradients(*stream_, head_tile(tile), scale, dx,
+                                 head_module(tile).gradient->data(), workspace(size));
+  }
+  network_.head_finish(*stream_, packed_[norm_index()].weights->data(),
+                       activation(network_.config().layers), dx, din, dnorm, workspace(size));
 }
 
 double NetworkHarness::loss_and_gradients(float scale, NamedValues& gradients) {
@@ -165,34 +226,29 @@ double NetworkHarness::loss_and_gradients(float scale, NamedValues& gradients) {
     module.gradient->poison();
   }
   forward();
-  const bool is_tied = network_.config().tie_word_embeddings;
   const int64_t layers = network_.config().layers;
-  const auto* const labels = reinterpret_cast<const int32_t*>(labels_->data());
   int64_t current = layers + 1;
-  network_.head_forward_backward(
-      *stream_, packed_[norm_index()].weights->data(),
-      (is_tied ? packed_.front() : head_module()).weights->data(), activation(layers), labels,
-      scale, reinterpret_cast<double*>(loss_->data()), activation(current),
-      packed_[norm_index()].gradient->data(), head_module().gradient->data(),
-      workspace(network_.head_workspace()));
+  head_backward(scale, activation(current));
   for (int64_t layer = layers - 1; layer >= 0; --layer) {
-    Module& module = packed_[static_cast<size_t>(layer) + 1];
+    Module& module = packed_[block_index(layer)];
     const int64_t next = options_.din_is_dout ? current : 2 * layers + 3 - current;
     network_.block_backward(*stream_, module.weights->data(), activation(layer),
                             activation(current), activation(next), module.gradient->data(),
                             workspace(network_.block_backward_workspace()));
     current = next;
   }
-  network_.embed_backward(*stream_, reinterpret_cast<const int32_t*>(ids_->data()),
-                          activation(current), packed_.front().gradient->data(),
-                          workspace(network_.embed_workspace()));
+  for (size_t tile = tiles_; tile-- > 0;) {
+    network_.embed_backward(*stream_, vocabulary_range(modules_[tile]),
+                            reinterpret_cast<const int32_t*>(ids_->data()), activation(current),
+                            packed_[tile].gradient->data(), workspace(network_.embed_workspace()));
+  }
   finish();
   gradients.clear();
   for (size_t m = 0; m < modules_.size(); ++m) {
     collect(modules_[m], *packed_[m].gradient, gradients);
   }
-  if (is_tied) {
-    collect(modules_.front(), *head_module().gradient, gradients);
+  for (size_t tile = 0; tile < tiles_ && network_.config().tie_word_embeddings; ++tile) {
+    collect(modules_[tile], *head_module(tile).gradient, gradients);
   }
   double loss = 0;
   std::memcpy(&loss, loss_->data(), sizeof loss);
@@ -206,10 +262,12 @@ void NetworkHarness::collect(const ModuleSpec& module, const GuardedMemory& grad
   std::vector<bool> is_parameter(all.size(), false);
   for (const ParameterSpec& parameter : module.parameters) {
     std::vector<float>& sum = out[parameter.name];
-    sum.resize(static_cast<size_t>(parameter.count.count()), 0.0F);
-    for (size_t i = 0; i < sum.size(); ++i) {
+    const auto first = static_cast<size_t>(parameter.first.count());
+    const auto count = static_cast<size_t>(parameter.count.count());
+    sum.resize(std::max(sum.size(), first + count), 0.0F);
+    for (size_t i = 0; i < count; ++i) {
       const size_t at = static_cast<size_t>(parameter.offset.count()) + i;
-      sum[i] += all[at];
+      sum[first + i] += all[at];
       is_parameter[at] = true;
     }
   }

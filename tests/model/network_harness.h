@@ -44,6 +44,7 @@ class NetworkHarness {
     int64_t workspace_skip = 64;
     bool din_is_dout = true;
     int threads = 1;  ///< of the kernels; more only wait for each other in networks this small
+    int64_t tile_rows = 0;  ///< of the matrices over the vocabulary; 0: whole ones
   };
   NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape)
       : NetworkHarness(config, dtype, shape, Options{}) {}
@@ -65,11 +66,19 @@ class NetworkHarness {
     std::unique_ptr<GuardedMemory> weights;
     std::unique_ptr<GuardedMemory> gradient;
   };
-  size_t norm_index() const { return static_cast<size_t>(network_.config().layers) + 1; }
-  Module& head_module() { return packed_.back(); }  // embed, ..., norm, and head or tied head
+  size_t block_index(int64_t layer) const { return tiles_ + static_cast<size_t>(layer); }
+  size_t norm_index() const { return block_index(network_.config().layers); }
+  /// embed tiles, ..., norm, and the tiles of the head or of the tied head
+  Module& head_module(size_t tile) { return packed_[norm_index() + 1 + tile]; }
+  const std::byte* head_weights(size_t tile) {
+    return (network_.config().tie_word_embeddings ? packed_[tile] : head_module(tile))
+        .weights->data();
+  }
+  Network::HeadTile head_tile(size_t tile);
   std::byte* activation(int64_t index) const;
   device::Workspace workspace(Bytes size);
   void forward();
+  void head_backward(float scale, std::byte* din);
   void finish();
   void collect(const ModuleSpec& module, const GuardedMemory& gradient, NamedValues& out) const;
 
@@ -79,11 +88,14 @@ class NetworkHarness {
   Network network_;
   std::unique_ptr<device::Stream> stream_;
   std::vector<ModuleSpec> modules_;
+  size_t tiles_;
   std::vector<Module> packed_;
   std::unique_ptr<GuardedMemory> activations_;  ///< layers + 1, then two gradients
   std::unique_ptr<GuardedMemory> ids_;
   std::unique_ptr<GuardedMemory> labels_;
   std::unique_ptr<GuardedMemory> loss_;
+  std::unique_ptr<GuardedMemory> softmax_;
+  std::unique_ptr<GuardedMemory> normed_gradient_;
   std::vector<std::unique_ptr<GuardedMemory>> workspaces_;
 };
 

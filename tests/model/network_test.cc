@@ -266,6 +266,44 @@ TEST(Network, VocabularyTileOnlyChangesTheOrderOfSums) {
   }
 }
 
+/// Head and embedding in parts, as modules of their own, do the same sums in the same order.
+TEST(Network, CuttingTheVocabularyChangesNoBit) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const bool tied : {false, true}) {
+      ModelConfig config = everything_config();
+      config.tie_word_embeddings = tied;
+      NamedValues expected;
+      double expected_loss = 0;
+      for (const int64_t rows : {0, 5, 10, 35}) {
+        NetworkHarness harness(config, dtype, {2, 9}, {.vocab_tile = 5, .tile_rows = rows});
+        EXPECT_EQ(harness.modules().front().name, rows == 0 ? "embed" : "embed.0");
+        prepare(harness, {4});
+        NamedValues gradients;
+        const double loss = harness.loss_and_gradients(3, gradients);
+        EXPECT_EQ(harness.loss(), loss);
+        if (rows == 0) {
+          expected = gradients;
+          expected_loss = loss;
+        }
+        EXPECT_EQ(loss, expected_loss);
+        expect_same_bits(gradients, expected);
+      }
+    }
+  }
+}
+
+TEST(Network, RefusesPartsThatCutALogitsTile) {
+  const auto device = device::make_cpu_device();
+  Network network(everything_config(), DType::f32, {1, 8}, *device, 10);
+  const auto memory = device->allocate(network.head_tile_workspace());
+  const auto stream = device->create_stream("test");
+  for (const VocabularyRange rows : {VocabularyRange{5, 10}, VocabularyRange{0, 15}}) {
+    EXPECT_THROW(network.head_fold(*stream, {.rows = rows}, nullptr,
+                                   {memory->data(), network.head_tile_workspace()}),
+                 InternalError);
+  }
+}
+
 TEST(Network, GradientScaleScales) {
   NetworkHarness harness(everything_config(), DType::f32, {1, 9});
   prepare(harness);
