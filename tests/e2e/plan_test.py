@@ -3,10 +3,11 @@
 import json
 import os
 import re
-import time
+import shlex
+import subprocess
 import unittest
 
-from command import BAD_INPUT, DOES_NOT_FIT, REPOSITORY, USAGE, CommandTest
+from command import BAD_INPUT, COMMAND, DOES_NOT_FIT, REPOSITORY, USAGE, CommandTest
 
 NVME_CONFIG = REPOSITORY / "configs" / "zero3_nvme_bf16.json"
 EXAMPLES = REPOSITORY / "docs" / "planning.md"
@@ -202,6 +203,32 @@ class PlanTest(PlanSetup):
             after = os.times()
             used = after.children_user - before.children_user
             self.assertLess(used, 10, model)
+
+
+class ExamplesTest(PlanSetup):
+    """The examples of docs/planning.md: HEADRACE_UPDATE_DOCS=1 writes what the command prints into
+    the page, else it must be there."""
+
+    def example_output(self, command):
+        words = shlex.split(command.replace("\\\n", " "))
+        self.assertEqual(words[:2], ["headrace", "plan"])
+        result = subprocess.run(
+            [COMMAND, *words[1:]], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, timeout=300, check=False,
+        )
+        self.assertIn(result.returncode, (0, DOES_NOT_FIT), result.stderr)
+        return result.stdout
+
+    def test_are_what_the_command_prints(self):
+        text = EXAMPLES.read_text()
+        examples = re.compile(r"```\n\$ ((?:[^\n]*\\\n)*[^\n]*)\n(.*?)```", re.S)
+        self.assertGreaterEqual(len(examples.findall(text)), 6)
+        printed = examples.sub(
+            lambda found: f"```\n$ {found[1]}\n{self.example_output(found[1])}```", text
+        )
+        if os.environ.get("HEADRACE_UPDATE_DOCS") == "1":
+            EXAMPLES.write_text(printed)
+        self.assertEqual(text, printed, "run this test with HEADRACE_UPDATE_DOCS=1")
 
 
 class PlanAndRunTest(PlanSetup):
