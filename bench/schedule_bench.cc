@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "engine/memory_plan.h"
-#include "model/presets.h"
+#include "model/shapes.h"
 #include "scheduler/liveness.h"
 #include "scheduler/lower_bound.h"
 
@@ -51,20 +51,10 @@ struct Row {
   double compile_seconds = 0;
 };
 
-/// The shape of a published 40 B class model: Llama blocks of width 8192.
-model::ModelConfig forty_billion() {
-  model::ModelConfig config = model::preset_config("mistral-7b");
-  config.hidden_size = 8192;
-  config.intermediate_size = 24576;
-  config.layers = 52;
-  config.heads = 64;
-  return config;
-}
-
 std::vector<Setup> make_setups() {
-  const model::ModelConfig small = model::preset_config("qwen3-0.6b");
-  const model::ModelConfig middle = model::preset_config("mistral-7b");
-  const model::ModelConfig large = forty_billion();
+  const model::ModelConfig small = model::shape_config("qwen3-0.6b");
+  const model::ModelConfig middle = model::shape_config("mistral-7b");
+  const model::ModelConfig large = model::shape_config("dense-40b");
   std::vector<Setup> setups;
   for (const int64_t micro_batches : {1, 4}) {
     setups.push_back({"0.6B", small, 2, 6, true, micro_batches});

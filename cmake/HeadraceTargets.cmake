@@ -1,3 +1,35 @@
+# headrace_embed(TARGET FOLDER FUNCTION): builds the .json files of a folder of the repository into the
+# target: `std::span<const headrace::EmbeddedFile> headrace::FUNCTION()`, sorted by name.
+function(headrace_embed target folder function)
+  file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.json")
+  set(entries "")
+  foreach(file IN LISTS files)
+    get_filename_component(name "${file}" NAME_WLE)
+    file(READ "${file}" text)
+    string(APPEND entries "    {\"${name}\", R\"embedded(${text})embedded\"},\n")
+  endforeach()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+  set(generated "${CMAKE_CURRENT_BINARY_DIR}/${function}.cc")
+  file(CONFIGURE OUTPUT "${generated}" @ONLY CONTENT [[
+#include <span>
+
+#include "base/embedded_file.h"
+
+namespace headrace {
+
+std::span<const EmbeddedFile> @function@();
+
+std::span<const EmbeddedFile> @function@() {
+  static constexpr EmbeddedFile kFiles[] = {
+@entries@  };
+  return kFiles;
+}
+
+}  // namespace headrace
+]])
+  target_sources(${target} PRIVATE "${generated}")
+endfunction()
+
 # headrace_precompile(TARGET HEADERS...): precompiles these headers and those that nearly every source
 # includes: reading headers is most of the compile time.
 function(headrace_precompile target)

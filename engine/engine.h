@@ -28,10 +28,18 @@
 
 namespace headrace::engine {
 
+/// What compute and memory are taken to reach until a step has been measured, per second.
+struct WorkRates {
+  double flops = 150e9;        ///< of the network
+  double cpu_bytes = 10e9;     ///< optimizer and accumulation on the host
+  double device_bytes = 10e9;  ///< accumulation on the device
+};
+
 struct EngineOptions {
   DType dtype = DType::f32;
   model::BatchShape shape;
   MemoryRequest memory;
+  WorkRates work;
   std::string policy = "optimal";
   scheduler::LivenessLimits liveness;  ///< of that policy
   int64_t vocab_tile = 4096;

@@ -40,12 +40,22 @@ std::vector<scheduler::Residency> pack_homes(const ModelLayout& layout) {
   return homes;
 }
 
+/// The plan makes no smaller shards. Gradient norms are summed in whole blocks; and shards of one
+/// block each would be so many in a large model that planning takes long, while it is a module's
+/// weights and gradient that decide what fits, beside which a shard is small.
+Elements smallest_shard(const model::ModelConfig& config, const MemoryRequest& request) {
+  constexpr int64_t kShardsAtMost = 16384;
+  const int64_t by_number = model::parameter_count(config).count() / kShardsAtMost;
+  const Elements blocks(align_up(by_number, kStatisticsBlock.count()));
+  return std::max(kStatisticsBlock, std::min(request.sub_group_size, blocks));
+}
+
 /// A shard's state, gradient and I/O in flight should leave room for others in the host budget.
-Elements choose_shard(const MemoryRequest& request, Bytes host_objects) {
+Elements choose_shard(const MemoryRequest& request, Bytes host_objects, Elements smallest) {
   constexpr int64_t kBytesPerElement = 16;
   constexpr int64_t kShardsInFlight = 8;
   const Elements by_budget(host_objects.count() / (kBytesPerElement * kShardsInFlight));
-  return std::max(kStatisticsBlock, std::min(request.sub_group_size, by_budget));
+  return std::max(smallest, std::min(request.sub_group_size, by_budget));
 }
 
 std::string remedies(const MemoryRequest& request, Tier tier) {
@@ -308,7 +318,8 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
 MemoryPlan smallest_plan(const PlanInput& input) {
   const std::vector<int64_t> choices = tile_choices(input);
   const auto plan_with = [&](int64_t tile_rows) {
-    MemoryPlan plan = lay_out(input, {kStatisticsBlock, tile_rows}, leanest_order(input.request));
+    MemoryPlan plan = lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
+                              leanest_order(input.request));
     fit_host(plan, plan.minimum_device, Bytes(0));
     return plan;
   };
@@ -344,7 +355,8 @@ MemoryPlan require_fit(const PlanInput& input) {
 std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order, Bytes host_arena,
                                          int64_t tile_rows) {
   const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
-  Elements shard = choose_shard(input.request, host_arena);
+  const Elements smallest = smallest_shard(input.config, input.request);
+  Elements shard = choose_shard(input.request, host_arena, smallest);
   for (;;) {
     MemoryPlan plan = lay_out(input, {shard, tile_rows}, order);
     // Smaller shards make neither what lives in the host for good smaller, nor what is on nvme.
@@ -358,10 +370,10 @@ std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order
         return plan;
       }
     }
-    if (shard == kStatisticsBlock) {
+    if (shard == smallest) {
       return std::nullopt;
     }
-    shard = std::max(shard / 2, kStatisticsBlock);
+    shard = std::max(shard / 2, smallest);
   }
 }
 
@@ -449,7 +461,7 @@ MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
                                const MemoryRequest& request) {
   const WorkEstimate work;
   const MemoryPlan plan = smallest_plan({config, dtype, shape, needs, work, request});
-  return {plan.minimum_device, plan.minimum_host};
+  return {plan.minimum_device, plan.minimum_host, plan.minimum_nvme};
 }
 
 std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {

@@ -89,6 +89,7 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
 struct MinimumBudgets {
   Bytes device;
   Bytes host;
+  Bytes nvme;
 };
 MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
                                const model::BatchShape& shape, const NetworkNeeds& needs,

@@ -15,13 +15,14 @@ std::vector<Elements> parameter_elements(const ModelLayout& layout) {
   return elements;
 }
 
-/// Rough cost of the work on this machine, until the first step has been measured.
-WorkEstimate estimate_work(const model::Network& network) {
-  constexpr double kFlopsPerSecond = 150e9;
+/// Rough cost of the work, until the first step has been measured.
+WorkEstimate estimate_work(const model::Network& network, const WorkRates& rates) {
   WorkEstimate work;
-  work.block_forward = network.block_forward_flops() / kFlopsPerSecond;
-  work.block_backward = network.block_backward_flops() / kFlopsPerSecond;
-  work.head = network.head_flops() / kFlopsPerSecond;
+  work.block_forward = network.block_forward_flops() / rates.flops;
+  work.block_backward = network.block_backward_flops() / rates.flops;
+  work.head = network.head_flops() / rates.flops;
+  work.cpu_bytes_per_second = rates.cpu_bytes;
+  work.device_bytes_per_second = rates.device_bytes;
   return work;
 }
 
@@ -29,7 +30,7 @@ WorkEstimate estimate_work(const model::Network& network) {
 
 MemoryPlan plan_memory(const model::Network& network, const EngineOptions& options) {
   return make_memory_plan(network.config(), options.dtype, options.shape, network_needs(network),
-                          estimate_work(network), options.memory);
+                          estimate_work(network, options.work), options.memory);
 }
 
 std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,

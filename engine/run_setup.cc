@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/nvme_weights.h"
+#include "engine/planner/hardware.h"
 #include "tiers/topology.h"
 
 namespace headrace::engine {
@@ -71,24 +72,6 @@ double per_second(const std::optional<Bytes>& limit) {
   return static_cast<double>(limit.value_or(Bytes(0)).count());
 }
 
-/// What the lanes are taken to reach before anything is measured: what a probe has found, or the
-/// usual, but not more than the limits.
-scheduler::Rates assumed_rates(const Settings& settings) {
-  scheduler::Rates rates;
-  if (const auto probed = nvme_rates(settings.offload.nvme_paths)) {
-    rates.nvme_read = probed->read;
-    rates.nvme_write = probed->write;
-  }
-  const auto limit = [](double& rate, const std::optional<Bytes>& most) {
-    rate = most ? std::min(rate, per_second(most)) : rate;
-  };
-  limit(rates.nvme_read, settings.aio.read_limit);
-  limit(rates.nvme_write, settings.aio.write_limit);
-  limit(rates.host_to_device, settings.link_limit);
-  limit(rates.device_to_host, settings.link_limit);
-  return rates;
-}
-
 }  // namespace
 
 EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
@@ -122,7 +105,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.memory = make_memory_request(settings, limits);
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
-  options.memory.rates = assumed_rates(settings);
+  use_hardware(known_hardware(settings), settings, options);
   return options;
 }
 

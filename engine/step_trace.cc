@@ -187,8 +187,9 @@ class TraceBuilder {
         uses.push_back(update_use(layout_.gradient_norm, Access::read,
                                   last_of_step && k + 1 == shards.size()));
       }
-      add(Lane::cpu_optimizer, name_of(module) + ".update", seconds(shards[k].count, 30),
-          std::move(uses), {.kind = StepKind::update, .module = module, .shard = k});
+      add(Lane::cpu_optimizer, name_of(module) + ".update",
+          seconds(shards[k].count, kUpdateBytesPerElement), std::move(uses),
+          {.kind = StepKind::update, .module = module, .shard = k});
     }
   }
 
@@ -199,8 +200,9 @@ class TraceBuilder {
       if (shards[k].weights_before) {
         uses.push_back(update_use(*shards[k].weights_before, Access::read, true));
       }
-      add(Lane::cpu_optimizer, name_of(module) + ".redo_update", seconds(shards[k].count, 30),
-          std::move(uses), {.kind = StepKind::redo_update, .module = module, .shard = k});
+      add(Lane::cpu_optimizer, name_of(module) + ".redo_update",
+          seconds(shards[k].count, kUpdateBytesPerElement), std::move(uses),
+          {.kind = StepKind::redo_update, .module = module, .shard = k});
     }
   }
 

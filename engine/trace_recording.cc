@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "engine/run_plan.h"
+#include "engine/rounds.h"
 #include "model/checkpoint_file.h"
 
 namespace headrace::engine {
@@ -36,43 +36,6 @@ Chosen choose(const MemoryPlan& plan, RecordedStep step) {
   }
   throw InternalError("internal error: unknown step");
 }
-
-/// One schedule after another, each from what the one before left.
-class Rounds {
- public:
-  Rounds(const MemoryPlan& plan, const EngineOptions& options)
-      : plan_(plan),
-        rates_(options.memory.rates),
-        policy_(make_policy(options, plan.layout)),
-        residency_(plan.homes) {
-    compile(plan_.load);
-  }
-
-  scheduler::SavedRound compile(const StepTrace& trace) {
-    const auto input = compile_input(plan_, trace, rates_, residency_);
-    scheduler::SavedRound round;
-    round.schedule = policy_->compile(input);
-    round.predicted_seconds = scheduler::simulate(input, round.schedule).seconds;
-    residency_ = round.schedule.final;
-    return round;
-  }
-
-  scheduler::SavedRound compile_redo() {
-    compile(*plan_.speculative);
-    std::erase_if(residency_, [&](const scheduler::Residency& copy) {
-      return is_undone_with_nvme(plan_, copy);
-    });
-    return compile(*plan_.redo);
-  }
-
-  std::string_view policy() const { return policy_->name(); }
-
- private:
-  const MemoryPlan& plan_;
-  scheduler::Rates rates_;
-  std::unique_ptr<scheduler::Policy> policy_;
-  std::vector<scheduler::Residency> residency_;
-};
 
 }  // namespace
 

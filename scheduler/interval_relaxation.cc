@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <queue>
 
 #include "base/check.h"
@@ -15,26 +16,24 @@ constexpr int64_t kInfinite = std::numeric_limits<int64_t>::max();
 /// Minimum-cost flow by successive shortest paths; all paths of one length are found together.
 class CostFlow {
  public:
-  explicit CostFlow(size_t nodes) : out_(nodes), potential_(nodes), level_(nodes), next_(nodes) {}
+  explicit CostFlow(size_t nodes)
+      : nodes_(nodes), first_(nodes + 1), potential_(nodes), level_(nodes), next_(nodes) {}
 
   void add_arc(size_t from, size_t to, int64_t capacity, int64_t cost) {
-    out_[from].push_back(arcs_.size());
-    arcs_.push_back({to, capacity, cost});
-    out_[to].push_back(arcs_.size());
-    arcs_.push_back({from, 0, -cost});
+    added_.push_back({static_cast<uint32_t>(from), static_cast<uint32_t>(to), capacity, cost});
   }
 
-  /// Cost of the cheapest flow of `amount` bytes from source to sink.
+  /// Cost of the cheapest flow of `amount` bytes from source to sink. Once, after all arcs.
   std::optional<int64_t> run(size_t source, size_t sink, int64_t amount, int64_t most_steps) {
+    lay_out_arcs();
     int64_t cost = 0;
     while (amount > 0) {
       HR_CHECK(find_distances(source, sink), "{} bytes have no way", amount);
       while (amount > 0 && find_levels(source, sink)) {
-        std::fill(next_.begin(), next_.end(), 0);
-        while (const int64_t pushed = push(source, sink, amount)) {
-          amount -= pushed;
-          cost += pushed * (potential_[sink] - potential_[source]);
-        }
+        std::copy(first_.begin(), first_.end() - 1, next_.begin());
+        const int64_t pushed = push(source, sink, amount);
+        amount -= pushed;
+        cost += pushed * (potential_[sink] - potential_[source]);
       }
       if (steps_ > most_steps) {
         return std::nullopt;
@@ -44,33 +43,59 @@ class CostFlow {
   }
 
   /// Bytes on the arc that was added as number `index`.
-  int64_t flow_of(size_t index) const { return arcs_[2 * index + 1].capacity; }
+  int64_t flow_of(size_t index) const { return arcs_[arcs_[place_[index]].reverse].capacity; }
 
  private:
-  struct Arc {
-    size_t to = 0;
+  struct AddedArc {
+    uint32_t from = 0;
+    uint32_t to = 0;
     int64_t capacity = 0;
     int64_t cost = 0;
   };
+  struct Arc {
+    uint32_t to = 0;
+    uint32_t reverse = 0;  ///< the arc back
+    int64_t capacity = 0;
+    int64_t cost = 0;
+  };
+
+  /// The arcs of a node side by side, in the order in which they were added.
+  void lay_out_arcs() {
+    for (const AddedArc& arc : added_) {
+      ++first_[arc.from + 1];
+      ++first_[arc.to + 1];
+    }
+    std::partial_sum(first_.begin(), first_.end(), first_.begin());
+    std::vector<uint32_t> free(first_.begin(), first_.end() - 1);
+    arcs_.resize(2 * added_.size());
+    for (const AddedArc& arc : added_) {
+      const uint32_t there = free[arc.from]++;
+      const uint32_t back = free[arc.to]++;
+      arcs_[there] = {arc.to, back, arc.capacity, arc.cost};
+      arcs_[back] = {arc.from, there, 0, -arc.cost};
+      place_.push_back(there);
+    }
+  }
 
   int64_t reduced(size_t from, const Arc& arc) const {
     return arc.cost + potential_[from] - potential_[arc.to];
   }
 
-  /// Dijkstra on reduced costs; moves the potentials so that shortest paths cost nothing.
+  /// Dijkstra on reduced costs up to the sink; moves the potentials so that shortest paths cost
+  /// nothing.
   bool find_distances(size_t source, size_t sink) {
-    std::vector<int64_t> distance(out_.size(), kInfinite);
-    using Entry = std::pair<int64_t, size_t>;
+    std::vector<int64_t> distance(nodes_, kInfinite);
+    using Entry = std::pair<int64_t, uint32_t>;
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
     distance[source] = 0;
-    queue.emplace(0, source);
-    while (!queue.empty()) {
+    queue.emplace(0, static_cast<uint32_t>(source));
+    while (!queue.empty() && queue.top().first < distance[sink]) {
       const auto [reached, node] = queue.top();
       queue.pop();
       if (reached > distance[node]) {
         continue;
       }
-      for (const size_t a : out_[node]) {
+      for (uint32_t a = first_[node]; a < first_[node + 1]; ++a) {
         ++steps_;
         const Arc& arc = arcs_[a];
         if (arc.capacity > 0 && reached + reduced(node, arc) < distance[arc.to]) {
@@ -82,7 +107,8 @@ class CostFlow {
     if (distance[sink] == kInfinite) {
       return false;
     }
-    for (size_t node = 0; node < out_.size(); ++node) {
+    // What is farther than the sink, found or not, moves as far as it.
+    for (size_t node = 0; node < nodes_; ++node) {
       potential_[node] += std::min(distance[node], distance[sink]);
     }
     return true;
@@ -90,11 +116,11 @@ class CostFlow {
 
   bool find_levels(size_t source, size_t sink) {
     std::fill(level_.begin(), level_.end(), -1);
-    std::vector<size_t> queue{source};
+    std::vector<uint32_t> queue{static_cast<uint32_t>(source)};
     level_[source] = 0;
     for (size_t head = 0; head < queue.size() && level_[sink] < 0; ++head) {
-      const size_t node = queue[head];
-      for (const size_t a : out_[node]) {
+      const uint32_t node = queue[head];
+      for (uint32_t a = first_[node]; a < first_[node + 1]; ++a) {
         ++steps_;
         const Arc& arc = arcs_[a];
         if (arc.capacity > 0 && level_[arc.to] < 0 && reduced(node, arc) == 0) {
@@ -106,47 +132,72 @@ class CostFlow {
     return level_[sink] >= 0;
   }
 
-  /// Sends up to `amount` along one path of rising levels without reduced cost; returns how much.
-  int64_t push(size_t source, size_t sink, int64_t amount) {
-    std::vector<size_t> path;
-    size_t node = source;
-    while (node != sink) {
-      bool moved = false;
-      for (size_t& a = next_[node]; a < out_[node].size(); ++a) {
-        ++steps_;
-        const Arc& arc = arcs_[out_[node][a]];
-        if (arc.capacity > 0 && level_[arc.to] == level_[node] + 1 && reduced(node, arc) == 0) {
-          path.push_back(out_[node][a]);
-          node = arc.to;
-          moved = true;
-          break;
+  /// Sends up to `amount` along paths of rising levels without reduced cost until there are none;
+  /// returns how much.
+  int64_t push(size_t source, size_t sink, const int64_t amount) {
+    std::vector<uint32_t> path;
+    auto node = static_cast<uint32_t>(source);
+    int64_t sent = 0;
+    for (;;) {
+      if (node == sink) {
+        sent += send(path, amount - sent);
+        if (sent == amount) {
+          return sent;
         }
+        node = arcs_[arcs_[path.back()].reverse].to;
+        path.pop_back();
+        continue;
       }
-      if (moved) {
+      if (advance(node, path)) {
+        node = arcs_[path.back()].to;
         continue;
       }
       if (path.empty()) {
-        return 0;
+        return sent;
       }
-      node = arcs_[path.back() ^ 1U].to;
+      node = arcs_[arcs_[path.back()].reverse].to;
       path.pop_back();
       ++next_[node];
     }
-    for (const size_t a : path) {
+  }
+
+  /// Goes on along the first arc of the node that may lead to the sink.
+  bool advance(uint32_t node, std::vector<uint32_t>& path) {
+    for (uint32_t& a = next_[node]; a < first_[node + 1]; ++a) {
+      ++steps_;
+      const Arc& arc = arcs_[a];
+      if (arc.capacity > 0 && level_[arc.to] == level_[node] + 1 && reduced(node, arc) == 0) {
+        path.push_back(a);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// Sends what the path can take and cuts it behind its first arc that is full.
+  int64_t send(std::vector<uint32_t>& path, int64_t amount) {
+    for (const uint32_t a : path) {
       amount = std::min(amount, arcs_[a].capacity);
     }
-    for (const size_t a : path) {
-      arcs_[a].capacity -= amount;
-      arcs_[a ^ 1U].capacity += amount;
+    size_t length = path.size();
+    for (size_t i = path.size(); i-- > 0;) {
+      Arc& arc = arcs_[path[i]];
+      arc.capacity -= amount;
+      arcs_[arc.reverse].capacity += amount;
+      length = arc.capacity == 0 ? i + 1 : length;
     }
+    path.resize(length);
     return amount;
   }
 
-  std::vector<Arc> arcs_;  // each followed by its reverse
-  std::vector<std::vector<size_t>> out_;
+  size_t nodes_;
+  std::vector<AddedArc> added_;
+  std::vector<uint32_t> place_;  // of the added arcs
+  std::vector<Arc> arcs_;        // by the node they leave
+  std::vector<uint32_t> first_;  // by node, and one more
   std::vector<int64_t> potential_;
   std::vector<int64_t> level_;
-  std::vector<size_t> next_;
+  std::vector<uint32_t> next_;
   int64_t steps_ = 0;
 };
 

@@ -1,0 +1,252 @@
+#include "engine/planner/hardware.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/process.h"
+#include "engine/nvme_weights.h"
+#include "engine/planner/data_sheet.h"
+#include "engine/step_trace.h"
+
+namespace headrace::engine {
+
+namespace {
+
+std::string measured(int64_t unix_seconds) {
+  const auto time = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  return fmt::format("measured {:%Y-%m-%d}", parts);
+}
+
+Hardware assumed_hardware() {
+  const WorkRates work;
+  const scheduler::Rates rates;
+  const auto assumed = [](double value) { return Rate{value, "assumed"}; };
+  Hardware hardware;
+  hardware.compute = assumed(work.flops);
+  hardware.cpu_memory = assumed(work.cpu_bytes);
+  hardware.device_memory = assumed(work.device_bytes);
+  hardware.host_to_device = assumed(rates.host_to_device);
+  hardware.device_to_host = assumed(rates.device_to_host);
+  hardware.nvme_read = assumed(rates.nvme_read);
+  hardware.nvme_write = assumed(rates.nvme_write);
+  return hardware;
+}
+
+void set(Rate& rate, double value, const std::string& source) {
+  if (value > 0) {
+    rate = {value, source};
+  }
+}
+
+/// Of the optimizer state that this training keeps; 0 where it was not measured.
+double optimizer_rate(const proto::MachineProfile& machine, const Settings& settings) {
+  const bool small_moments = settings.state.moment_dtype != DType::f32;
+  const std::string state = settings.dtype == DType::f32 ? "fp32"
+                            : small_moments              ? "bf16, split master, bf16 moments"
+                                                         : "bf16, split master, fp32 moments";
+  for (const proto::OptimizerRate& rate : machine.optimizer()) {
+    if (rate.state() == state) {
+      return rate.elements_per_second() * kUpdateBytesPerElement;
+    }
+  }
+  return 0;
+}
+
+void use_machine(const proto::MachineProfile& machine, const Settings& settings,
+                 Hardware& hardware) {
+  const std::string source = measured(machine.measured_unix_seconds());
+  const std::string dtype = settings.dtype == DType::f32 ? "fp32" : "bf16";
+  for (const proto::MatmulRate& matmul : machine.matmul()) {
+    if (matmul.dtype() == dtype) {
+      set(hardware.compute, matmul.flops_per_second(), source + " on " + machine.device());
+    }
+  }
+  set(hardware.cpu_memory, optimizer_rate(machine, settings), source);
+  set(hardware.host_to_device, machine.host_to_device_rate(), source);
+  set(hardware.device_to_host, machine.device_to_host_rate(), source);
+}
+
+void use_storage(double mixed_rate, int64_t unix_seconds, Hardware& hardware) {
+  const std::string source = measured(unix_seconds) + ", half of the mixed rate";
+  set(hardware.nvme_read, mixed_rate / 2, source);
+  set(hardware.nvme_write, mixed_rate / 2, source);
+}
+
+void use_stored_drives(const std::vector<std::string>& paths, const aio::ProfileCatalog& catalog,
+                       Hardware& hardware) {
+  const auto rates = nvme_rates(paths, catalog);
+  if (!rates) {
+    return;
+  }
+  int64_t oldest = catalog.storage_for(paths.front())->measured_unix_seconds();
+  for (const std::string& path : paths) {
+    oldest = std::min(oldest, catalog.storage_for(path)->measured_unix_seconds());
+  }
+  use_storage(rates->read + rates->write, oldest, hardware);
+}
+
+Bytes capacity_below(const std::vector<std::string>& paths) {
+  Bytes sum;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const auto space = std::filesystem::space(path, error);
+    if (error) {
+      return {};
+    }
+    sum += Bytes(static_cast<int64_t>(space.capacity));
+  }
+  return sum;
+}
+
+/// A figure of a data sheet, of which a part is taken.
+Rate part_of(double value, double share, const char* unit, const std::string& name) {
+  return {value * share,
+          fmt::format("{:g} of {} ({}, data sheet)", share, format_rate(value, unit), name)};
+}
+
+void use_gpu(const DataSheet& sheet, const Settings& settings, Hardware& hardware) {
+  const double flops = settings.dtype == DType::f32   ? sheet.flops_f32
+                       : settings.dtype == DType::f16 ? sheet.flops_f16
+                                                      : sheet.flops_bf16;
+  hardware.device_size = sheet.memory;
+  hardware.compute = part_of(flops, kComputeShare, "FLOP/s", sheet.name);
+  hardware.device_memory = part_of(sheet.memory_rate, kDeviceMemoryShare, "B/s", sheet.name);
+  hardware.host_to_device = part_of(sheet.link_rate, kLinkShare, "B/s", sheet.name);
+  hardware.device_to_host = hardware.host_to_device;
+}
+
+/// Data goes over all drives in proportion to what they reach.
+void use_drives(const std::vector<DataSheet>& drives, Hardware& hardware) {
+  double read = 0;
+  double write = 0;
+  bool has_endurance = true;
+  hardware.drives = static_cast<int>(drives.size());
+  hardware.drive_size = hardware.endurance = Bytes(0);
+  for (const DataSheet& drive : drives) {
+    read += drive.read_rate;
+    write += drive.write_rate;
+    hardware.drive_size += drive.capacity;
+    hardware.endurance += drive.endurance;
+    has_endurance = has_endurance && drive.endurance.count() > 0;
+  }
+  hardware.endurance = has_endurance ? hardware.endurance : Bytes(0);
+  const std::string name =
+      drives.size() == 1 ? drives.front().name : fmt::format("{} drives", drives.size());
+  hardware.nvme_read = part_of(read, kDriveShare, "B/s", name);
+  hardware.nvme_write = part_of(write, kDriveShare, "B/s", name);
+}
+
+void use_profile(const proto::HardwareProfile& profile, const Settings& settings,
+                 Hardware& hardware) {
+  if (profile.has_machine()) {
+    use_machine(profile.machine(), settings, hardware);
+  }
+  double mixed = 0;
+  int64_t oldest = 0;
+  for (const proto::StorageProfile& storage : profile.storage()) {
+    mixed += storage.best().mixed_rate();
+    oldest = oldest == 0 ? storage.measured_unix_seconds()
+                         : std::min(oldest, storage.measured_unix_seconds());
+  }
+  if (mixed > 0) {
+    hardware.drives = profile.storage_size();
+    hardware.drive_size = Bytes(0);
+    use_storage(mixed, oldest, hardware);
+  }
+}
+
+double per_second(const std::optional<Bytes>& limit) {
+  return static_cast<double>(limit.value_or(Bytes(0)).count());
+}
+
+}  // namespace
+
+std::string format_rate(double per_second, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t prefix = 0;
+  while (per_second >= 999.5 && prefix + 1 < std::size(kPrefixes)) {
+    per_second /= 1000;
+    ++prefix;
+  }
+  return fmt::format("{:.3g} {}{}", per_second, kPrefixes[prefix], unit);
+}
+
+Hardware known_hardware(const Settings& settings, const aio::ProfileCatalog& catalog) {
+  Hardware hardware = assumed_hardware();
+  if (const auto profile = catalog.machine(host_name())) {
+    use_machine(profile->machine(), settings, hardware);
+  }
+  use_stored_drives(settings.offload.nvme_paths, catalog, hardware);
+  hardware.drive_size = capacity_below(settings.offload.nvme_paths);
+  return hardware;
+}
+
+Hardware known_hardware(const Settings& settings) {
+  try {
+    return known_hardware(settings, aio::ProfileCatalog::standard());
+  } catch (const InputError&) {  // no home folder, no profiles
+    return assumed_hardware();
+  }
+}
+
+void add_named_hardware(const std::vector<std::string>& names, const Settings& settings,
+                        Hardware& hardware) {
+  std::vector<DataSheet> drives;
+  std::string gpu;
+  std::string host;
+  const auto once = [](std::string& before, const std::string& name, const char* kind) {
+    if (!std::exchange(before, name).empty()) {
+      throw UsageError(fmt::format("--hardware names two {}s; a plan is for one", kind));
+    }
+  };
+  for (const std::string& name : names) {
+    if (std::filesystem::path(name).extension() == ".pb") {
+      use_profile(load_profile(name), settings, hardware);
+      continue;
+    }
+    const DataSheet sheet = find_data_sheet(name);
+    if (!sheet.note.empty()) {
+      const std::string note = sheet.name + ": " + sheet.note;
+      if (std::find(hardware.notes.begin(), hardware.notes.end(), note) == hardware.notes.end()) {
+        hardware.notes.push_back(note);
+      }
+    }
+    switch (sheet.kind) {
+      case DataSheet::Kind::gpu:
+        once(gpu, name, "GPU");
+        use_gpu(sheet, settings, hardware);
+        break;
+      case DataSheet::Kind::host:
+        once(host, name, "host");
+        hardware.cpu_memory = part_of(sheet.memory_rate, kHostMemoryShare, "B/s", sheet.name);
+        break;
+      case DataSheet::Kind::drive:
+        drives.push_back(sheet);
+        use_drives(drives, hardware);
+        break;
+    }
+  }
+}
+
+void use_hardware(const Hardware& hardware, const Settings& settings, EngineOptions& options) {
+  options.work.flops = hardware.compute.per_second;
+  options.work.cpu_bytes = hardware.cpu_memory.per_second;
+  options.work.device_bytes = hardware.device_memory.per_second;
+  scheduler::Rates& rates = options.memory.rates;
+  const auto limited = [](const Rate& rate, const std::optional<Bytes>& most) {
+    return most ? std::min(rate.per_second, per_second(most)) : rate.per_second;
+  };
+  rates.nvme_read = limited(hardware.nvme_read, settings.aio.read_limit);
+  rates.nvme_write = limited(hardware.nvme_write, settings.aio.write_limit);
+  rates.host_to_device = limited(hardware.host_to_device, settings.link_limit);
+  rates.device_to_host = limited(hardware.device_to_host, settings.link_limit);
+}
+
+}  // namespace headrace::engine

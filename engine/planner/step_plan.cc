@@ -1,0 +1,155 @@
+#include "engine/planner/step_plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "base/error.h"
+#include "engine/rounds.h"
+#include "scheduler/lower_bound.h"
+
+namespace headrace::engine {
+
+namespace {
+
+/// Steps in a row after which the residency that a step finds hardly changes any more.
+constexpr int kRoundsToSteadyState = 4;
+
+/// The step that most of a run's steps are.
+const StepTrace& steady_trace(const MemoryPlan& plan) {
+  return plan.speculative ? *plan.speculative : plan.training;
+}
+
+/// The schedule of a late step, and the residency that it starts from.
+struct SteadyStep {
+  scheduler::Schedule schedule;
+  std::vector<scheduler::Residency> initial;
+};
+
+SteadyStep quick_step(const MemoryPlan& plan, const EngineOptions& options) {
+  const auto policy = make_policy(options, plan.layout);
+  const scheduler::Rates& rates = options.memory.rates;
+  const StepTrace& trace = steady_trace(plan);
+  SteadyStep step;
+  step.initial = policy->compile(compile_input(plan, trace, rates, plan.homes)).final;
+  step.schedule = policy->compile(compile_input(plan, trace, rates, step.initial));
+  return step;
+}
+
+SteadyStep late_step(const MemoryPlan& plan, const EngineOptions& options) {
+  Rounds rounds(plan, options);
+  SteadyStep step;
+  for (int round = 0; round < kRoundsToSteadyState; ++round) {
+    if (round > 0 && rounds.residency() == step.initial) {
+      break;
+    }
+    step.initial = rounds.residency();
+    step.schedule = rounds.compile(steady_trace(plan)).schedule;
+  }
+  return step;
+}
+
+void set_memory(const MemoryPlan& plan, const scheduler::Schedule& schedule, StepPlan& result) {
+  const ModelLayout& layout = plan.layout;
+  result.placement = layout.placement;
+  result.state = state_bytes(layout);
+  result.order = layout.order;
+  result.update_mode = layout.update_mode;
+  result.accumulates_on_device = layout.accumulates_on_device;
+  for (const ModuleObjects& module : layout.modules) {
+    result.shards += module.shards.size();
+  }
+  result.fixed = plan.fixed_bytes();
+  result.has_device = plan.has_device();
+  result.device_arena = plan.device_arena;
+  result.host_arena = plan.host_arena;
+  result.minimum = {plan.minimum_device, plan.minimum_host, plan.minimum_nvme};
+  (plan.has_device() ? result.peak_device : result.peak_host) = result.fixed;
+  result.peak_device += schedule.peak_device;
+  result.peak_host += schedule.peak_host;
+  for (const scheduler::ObjectFacts& object : layout.objects) {
+    result.everything += object.size;
+    result.nvme_for_good += object.home == Tier::nvme ? object.size : Bytes(0);
+  }
+}
+
+void set_time(const scheduler::CompileInput& input, const scheduler::Schedule& schedule,
+              PlanDepth depth, StepPlan& result) {
+  result.seconds = scheduler::simulate(input, schedule).seconds;
+  const scheduler::StepBound lanes = scheduler::channel_bound(input, schedule);
+  std::copy(std::begin(lanes.lane_seconds), std::end(lanes.lane_seconds), result.busy.begin());
+  result.traffic = {schedule.nvme_read, schedule.nvme_write, schedule.host_to_device,
+                    schedule.device_to_host};
+  if (depth == PlanDepth::full) {
+    const scheduler::LowerBound bound = scheduler::lower_bound(input);
+    result.bound_seconds = bound.seconds;
+    result.nvme_bound = bound.nvme;
+    result.link_bound = bound.link;
+  }
+}
+
+/// Calls `work(i)` for every i below `count`, on as many threads as there are cores.
+void for_each_parallel(size_t count, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  const auto loop = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      work(i);
+    }
+  };
+  std::vector<std::future<void>> helpers;
+  const size_t threads = std::min<size_t>(count, std::max(1U, std::thread::hardware_concurrency()));
+  for (size_t i = 1; i < threads; ++i) {
+    helpers.push_back(std::async(std::launch::async, loop));
+  }
+  loop();
+  for (std::future<void>& helper : helpers) {
+    helper.get();
+  }
+}
+
+}  // namespace
+
+scheduler::Lane StepPlan::binding() const {
+  return static_cast<scheduler::Lane>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+}
+
+StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
+  const EngineOptions& options = question.options;
+  const auto device = device::make_cpu_device();
+  const model::Network network(question.config, options.dtype, options.shape, *device,
+                               options.vocab_tile);
+  const MemoryPlan plan = plan_memory(network, options);
+  const SteadyStep step =
+      depth == PlanDepth::full ? late_step(plan, options) : quick_step(plan, options);
+  StepPlan result;
+  result.parameters = model::parameter_count(question.config);
+  result.tokens = question.tokens_per_step();
+  set_memory(plan, step.schedule, result);
+  set_time(compile_input(plan, steady_trace(plan), options.memory.rates, step.initial),
+           step.schedule, depth, result);
+  return result;
+}
+
+MinimumBudgets minimum_of(const PlanQuestion& question) {
+  const EngineOptions& options = question.options;
+  const auto device = device::make_cpu_device();
+  const model::Network network(question.config, options.dtype, options.shape, *device,
+                               options.vocab_tile);
+  return minimum_budgets(question.config, options.dtype, options.shape, network_needs(network),
+                         options.memory);
+}
+
+std::vector<PlanAnswer> plan_all(const std::vector<PlanQuestion>& questions, PlanDepth depth) {
+  std::vector<PlanAnswer> answers(questions.size());
+  for_each_parallel(questions.size(), [&](size_t i) {
+    try {
+      answers[i].plan = plan_step(questions[i], depth);
+    } catch (const CapacityError& error) {
+      answers[i].refusal = error.what();
+    }
+  });
+  return answers;
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,131 @@
+#include "engine/planner/advice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/presets.h"
+
+namespace headrace::engine {
+namespace {
+
+/// Three tiers, a slow drive.
+PlanQuestion small_question() {
+  PlanQuestion question;
+  question.config = model::preset_config("tiny");
+  EngineOptions& options = question.options;
+  options.dtype = DType::bf16;
+  options.shape = {1, 64};
+  options.memory.device_memory = kMiB * 12;
+  options.memory.host_memory = kMiB * 16;
+  options.memory.has_nvme = true;
+  options.memory.nvme_budget = options.nvme_budget = kGiB;
+  options.memory.nvme_path = "(none)";
+  options.memory.offload_param = Tier::nvme;
+  options.memory.offload_optimizer = Tier::nvme;
+  options.memory.host_activations = true;
+  options.memory.rates.nvme_read = options.memory.rates.nvme_write = 5e8;
+  return question;
+}
+
+const Suggestion* find(const std::vector<Suggestion>& suggestions, const std::string& change) {
+  const auto found = std::find_if(suggestions.begin(), suggestions.end(), [&](const auto& each) {
+    return each.change.find(change) != std::string::npos;
+  });
+  return found == suggestions.end() ? nullptr : &*found;
+}
+
+TEST(StepPlan, LanesBoundAndPredictionAgree) {
+  const StepPlan plan = plan_step(small_question(), PlanDepth::full);
+  EXPECT_EQ(plan.tokens, 64);
+  EXPECT_LE(plan.bound_seconds, plan.seconds);
+  for (const double busy : plan.busy) {
+    EXPECT_LE(busy, plan.seconds * (1 + 1e-9));
+  }
+  using scheduler::Lane;
+  const double read = static_cast<double>(plan.traffic.nvme_read.count()) / 5e8;
+  EXPECT_NEAR(plan.busy[static_cast<size_t>(Lane::nvme_read)], read, 0.01 * read);
+  EXPECT_EQ(plan.binding(), Lane::nvme_read);
+}
+
+TEST(StepPlan, SeveralAtOnceAreTheSameAsOneByOne) {
+  std::vector<PlanQuestion> questions(5, small_question());
+  for (size_t i = 0; i < questions.size(); ++i) {
+    questions[i].options.memory.host_memory = kMiB * static_cast<int64_t>(1 + 8 * i);
+  }
+  const std::vector<PlanAnswer> answers = plan_all(questions, PlanDepth::quick);
+  EXPECT_FALSE(answers[0].plan.has_value());
+  EXPECT_NE(answers[0].refusal.find("host"), std::string::npos);
+  for (size_t i = 1; i < questions.size(); ++i) {
+    ASSERT_TRUE(answers[i].plan.has_value()) << answers[i].refusal;
+    const StepPlan alone = plan_step(questions[i], PlanDepth::quick);
+    EXPECT_EQ(answers[i].plan->seconds, alone.seconds);
+    EXPECT_EQ(answers[i].plan->traffic.nvme_read, alone.traffic.nvme_read);
+  }
+}
+
+TEST(Recommendation, IsNearTheBestAndSmallest) {
+  PlanQuestion question = small_question();
+  const StepPlan plan = plan_step(question, PlanDepth::full);
+  const auto host = recommend_budget(question, plan, Tier::host);
+  ASSERT_TRUE(host.has_value());
+  const auto seconds_with = [&](Bytes budget) {
+    question.options.memory.host_memory = budget;
+    return plan_step(question, PlanDepth::quick).seconds;
+  };
+  EXPECT_EQ(seconds_with(host->budget), host->seconds);
+  EXPECT_LE(host->seconds, kNearEnough * host->best_seconds);
+  EXPECT_EQ(seconds_with(kGiB), host->best_seconds) << "all the memory that it can use";
+  EXPECT_GT(seconds_with(host->budget * 2 / 3), kNearEnough * host->best_seconds);
+  question.options.memory.device_memory.reset();
+  EXPECT_FALSE(recommend_budget(question, plan_step(question, PlanDepth::full), Tier::device));
+}
+
+TEST(Suggestions, AimAtWhatBinds) {
+  const PlanQuestion question = small_question();
+  const StepPlan plan = plan_step(question, PlanDepth::full);
+  const auto suggestions = suggest(question, plan, Hardware());
+  const Suggestion* const drive = find(suggestions, "second drive");
+  ASSERT_NE(drive, nullptr);
+  EXPECT_GT(drive->speedup, 1.5) << "the drive binds";
+  EXPECT_NE(find(suggestions, "--host-memory 32MiB"), nullptr);
+  EXPECT_TRUE(std::is_sorted(suggestions.begin(), suggestions.end(),
+                             [](const auto& a, const auto& b) { return a.speedup > b.speedup; }));
+  for (const Suggestion& each : suggestions) {
+    EXPECT_NEAR(each.plan.tokens_per_second() / plan.tokens_per_second(), each.speedup, 1e-9);
+  }
+}
+
+TEST(Suggestions, NoneForWhatComputes) {
+  PlanQuestion question = small_question();
+  question.options.work.flops = 1e9;
+  question.options.memory.host_memory = question.options.memory.device_memory.emplace(kGiB);
+  const StepPlan plan = plan_step(question, PlanDepth::full);
+  EXPECT_EQ(plan.binding(), scheduler::Lane::compute);
+  EXPECT_EQ(find(suggest(question, plan, Hardware()), "drive"), nullptr);
+}
+
+TEST(Remedies, SayWhatFits) {
+  PlanQuestion question = small_question();
+  question.options.memory.offload_param = Tier::host;
+  question.options.memory.offload_optimizer = Tier::host;
+  EXPECT_THROW(plan_step(question, PlanDepth::quick), CapacityError);
+  const std::vector<Remedy> remedies = find_remedies(question);
+  ASSERT_FALSE(remedies.empty());
+  EXPECT_EQ(remedies.front().change, "zero_optimization.offload_optimizer.device: nvme");
+  for (const Remedy& each : remedies) {
+    PlanQuestion changed = question;
+    if (each.change == "zero_optimization.offload_optimizer.device: nvme") {
+      changed.options.memory.offload_optimizer = Tier::nvme;
+    } else if (each.change == "both of them on nvme") {
+      changed.options.memory.offload_param = changed.options.memory.offload_optimizer = Tier::nvme;
+    } else {
+      continue;
+    }
+    EXPECT_EQ(plan_all({changed}, PlanDepth::quick)[0].plan.has_value(), each.fits) << each.change;
+  }
+}
+
+}  // namespace
+}  // namespace headrace::engine
