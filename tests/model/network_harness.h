@@ -44,6 +44,7 @@ class NetworkHarness {
     int64_t workspace_skip = 64;
     bool din_is_dout = true;
     int threads = 1;  ///< of the kernels; more only wait for each other in networks this small
+    Recompute recompute = Recompute::block;
   };
   NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape)
       : NetworkHarness(config, dtype, shape, Options{}) {}
@@ -69,6 +70,7 @@ class NetworkHarness {
   Module& head_module() { return packed_.back(); }  // embed, ..., norm, and head or tied head
   std::byte* activation(int64_t index) const;
   device::Workspace workspace(Bytes size);
+  SavedValues saved(int64_t layer) const;
   void forward();
   void finish();
   void collect(const ModuleSpec& module, const GuardedMemory& gradient, NamedValues& out) const;
@@ -80,7 +82,8 @@ class NetworkHarness {
   std::unique_ptr<device::Stream> stream_;
   std::vector<ModuleSpec> modules_;
   std::vector<Module> packed_;
-  std::unique_ptr<GuardedMemory> activations_;  ///< layers + 1, then two gradients
+  std::unique_ptr<GuardedMemory> activations_;         ///< layers + 1, then two gradients
+  std::vector<std::unique_ptr<GuardedMemory>> saved_;  ///< [layer]; null: nothing is saved
   std::unique_ptr<GuardedMemory> ids_;
   std::unique_ptr<GuardedMemory> labels_;
   std::unique_ptr<GuardedMemory> loss_;
