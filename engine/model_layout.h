@@ -11,6 +11,7 @@
 #include "engine/state_format.h"
 #include "engine/update_mode.h"
 #include "model/model_config.h"
+#include "model/recompute.h"
 #include "scheduler/trace.h"
 
 namespace headrace::engine {
@@ -62,10 +63,14 @@ struct ModelLayout {
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
   bool accumulates_on_device = false;  ///< gradients are summed by the compute lane
+  Elements shard_max;                  ///< shards are not larger
   std::vector<ModuleObjects> modules;  ///< as model::module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
   /// under way at once.
   std::vector<std::vector<ObjectId>> activations;
+  std::vector<model::Recompute> recompute;  ///< [layer]
+  /// [set][layer]: what a block's forward pass saves beside its input, as its level says.
+  std::vector<std::vector<std::optional<ObjectId>>> saved_values;
   std::vector<ObjectId> activation_gradients;  ///< [set]: flowing back, updated in place
   ObjectId gradient_norm{};  ///< orders the norm before the updates; no content of note
   std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
@@ -90,8 +95,10 @@ struct LayoutOptions {
       false;  ///< sums of gradients stay in fp32; else rounded to `dtype` when final
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
-  bool accumulate_on_device = false;  ///< layer_major with a device tier only
-  Bytes alignment{4096};              ///< of slots
+  bool accumulate_on_device = false;        ///< layer_major with a device tier only
+  std::vector<model::Recompute> recompute;  ///< [layer]; empty: every block
+  model::PerLevel<Bytes> saved_bytes;       ///< per block and micro-batch
+  Bytes alignment{4096};                    ///< of slots
 };
 
 /// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever
@@ -105,7 +112,8 @@ struct StateBytes {
   Bytes weights;
   Bytes optimizer;
   Bytes gradients;
-  Bytes activations;
+  Bytes activations;  ///< inputs of blocks and head
+  Bytes saved;        ///< what blocks save beside their input
 };
 StateBytes state_bytes(const ModelLayout& layout);
 

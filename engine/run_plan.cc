@@ -20,7 +20,10 @@ WorkEstimate estimate_work(const model::Network& network) {
   constexpr double kFlopsPerSecond = 150e9;
   WorkEstimate work;
   work.block_forward = network.block_forward_flops() / kFlopsPerSecond;
-  work.block_backward = network.block_backward_flops() / kFlopsPerSecond;
+  for (const auto level :
+       {model::Recompute::none, model::Recompute::mlp, model::Recompute::block}) {
+    work.block_backward[level] = network.block_backward_flops(level) / kFlopsPerSecond;
+  }
   work.head = network.head_flops() / kFlopsPerSecond;
   return work;
 }

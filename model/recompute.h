@@ -17,13 +17,11 @@ inline constexpr size_t kRecomputeLevels = 3;
 
 /// One value for each level.
 template <class T>
-class PerLevel {
- public:
-  const T& operator[](Recompute level) const { return values_[static_cast<size_t>(level)]; }
-  T& operator[](Recompute level) { return values_[static_cast<size_t>(level)]; }
+struct PerLevel {
+  std::array<T, kRecomputeLevels> values{};
 
- private:
-  std::array<T, kRecomputeLevels> values_{};
+  const T& operator[](Recompute level) const { return values[static_cast<size_t>(level)]; }
+  T& operator[](Recompute level) { return values[static_cast<size_t>(level)]; }
 };
 
 /// What the forward pass of a block leaves to its backward pass.
