@@ -78,7 +78,7 @@ engine::WorkEstimate estimate(const model::ModelConfig& config, const Options& o
   const double token_seconds = static_cast<double>(options.sequence) / options.flops;
   engine::WorkEstimate work;
   work.block_forward = 2 * elements_of(modules[1]) * token_seconds;
-  work.block_backward = 3 * work.block_forward;
+  work.block_backward[model::Recompute::block] = 3 * work.block_forward;
   work.head = 6 * elements_of(modules.back()) * token_seconds;
   work.cpu_bytes_per_second = options.host_memory;
   work.device_bytes_per_second = options.device_memory;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/recompute_choice.h"
 
 namespace headrace::engine {
 
@@ -61,6 +62,9 @@ Elements choose_shard(const MemoryRequest& request, Bytes host_objects, Elements
 std::string remedies(const MemoryRequest& request, Tier tier) {
   std::string text = fmt::format("give more with --{}-memory", to_string(tier));
   text += ", or lower the sequence length or train_micro_batch_size_per_gpu";
+  if (request.recompute && request.recompute != model::Recompute::block) {
+    text += ", or set headrace.recompute to block";
+  }
   if (request.offload_param != Tier::nvme) {
     text += ", or set zero_optimization.offload_param.device";
   }
@@ -109,6 +113,15 @@ std::string_view describe(UpdateMode mode) {
   return "";
 }
 
+std::string describe(const RecomputeLevels& levels) {
+  const auto count = [&](model::Recompute level) {
+    return std::count(levels.begin(), levels.end(), level);
+  };
+  return fmt::format("blocks computed again: {} whole, {} MLP, {} nothing",
+                     count(model::Recompute::block), count(model::Recompute::mlp),
+                     count(model::Recompute::none));
+}
+
 std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
   std::vector<const scheduler::Trace*> traces = {&plan.training.trace, &plan.evaluation.trace,
                                                  &plan.load.trace, &plan.save.trace};
@@ -125,8 +138,12 @@ std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
 NetworkNeeds network_needs(const model::Network& network) {
   const Bytes others = std::max({network.block_forward_workspace(),
                                  network.block_backward_workspace(), network.embed_workspace()});
-  return {std::max(others, network.head_workspace()), network.constant_bytes(),
-          std::max(others, network.head_tile_workspace()), network.vocab_tile()};
+  NetworkNeeds needs{std::max(others, network.head_workspace()), network.constant_bytes(),
+                     std::max(others, network.head_tile_workspace()), network.vocab_tile()};
+  for (const auto level : {model::Recompute::none, model::Recompute::mlp}) {
+    needs.saved[level] = network.saved_bytes(level);
+  }
+  return needs;
 }
 
 Placement make_placement(const MemoryRequest& request) {
@@ -175,6 +192,12 @@ struct StepOrder {
   bool accumulate_on_device = false;
 };
 
+/// The level that is asked for; without one the leanest.
+RecomputeLevels requested_levels(const PlanInput& input) {
+  return RecomputeLevels(static_cast<size_t>(input.config.layers),
+                         input.request.recompute.value_or(model::Recompute::block));
+}
+
 /// The largest parts that modules and their optimizer state are cut into.
 struct Parts {
   Elements shard_max;
@@ -196,8 +219,10 @@ std::vector<int64_t> tile_choices(const PlanInput& input) {
   return choices;
 }
 
-/// Layout and traces for one cut and order, with the smallest device budget.
-MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order) {
+/// Layout and traces for one cut, order and choice of what is computed again, with the smallest
+/// device budget.
+MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
+                   const RecomputeLevels& recompute) {
   const bool is_tiled = parts.tile_rows > 0;
   MemoryPlan plan;
   plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
@@ -215,6 +240,8 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order) {
   options.order = order.accumulation;
   options.update_mode = order.updates;
   options.accumulate_on_device = order.accumulate_on_device;
+  options.recompute = recompute;
+  options.saved_bytes = input.needs.saved;
   options.alignment = kSlotAlignment;
   options.shard_max = parts.shard_max;
   options.tile_rows = parts.tile_rows;
@@ -319,7 +346,7 @@ MemoryPlan smallest_plan(const PlanInput& input) {
   const std::vector<int64_t> choices = tile_choices(input);
   const auto plan_with = [&](int64_t tile_rows) {
     MemoryPlan plan = lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
-                              leanest_order(input.request));
+                              leanest_order(input.request), requested_levels(input));
     fit_host(plan, plan.minimum_device, Bytes(0));
     return plan;
   };
@@ -358,7 +385,7 @@ std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order
   const Elements smallest = smallest_shard(input.config, input.request);
   Elements shard = choose_shard(input.request, host_arena, smallest);
   for (;;) {
-    MemoryPlan plan = lay_out(input, {shard, tile_rows}, order);
+    MemoryPlan plan = lay_out(input, {shard, tile_rows}, order, requested_levels(input));
     // Smaller shards make neither what lives in the host for good smaller, nor what is on nvme.
     if (slot_sum(plan.layout, Tier::host) > input.request.host_memory ||
         plan.minimum_nvme > input.request.nvme_budget) {
@@ -436,6 +463,42 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates)
   return std::move(plans[chosen]);
 }
 
+/// The plan of a layout with other levels, in the same order and shards, if it fits and all saved
+/// values can be above nvme at once.
+std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout& layout,
+                                      const RecomputeLevels& levels) {
+  const StepOrder order{layout.order, layout.update_mode, layout.accumulates_on_device};
+  MemoryPlan other = lay_out(input, {layout.shard_max, layout.tile_rows}, order, levels);
+  const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
+  if (other.minimum_device > device_memory) {
+    return std::nullopt;
+  }
+  fit_host(other, device_memory, input.request.host_memory);
+  const Bytes for_good = slot_sum(layout, Tier::device) + slot_sum(layout, Tier::host);
+  const bool has_room =
+      state_bytes(other.layout).saved + for_good <= other.device_arena + other.host_arena;
+  if (other.minimum_host > input.request.host_memory || !has_room) {
+    return std::nullopt;
+  }
+  return other;
+}
+
+/// Leaves open only what the request does.
+MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
+  if (input.request.recompute || input.needs.saved[model::Recompute::none] == Bytes(0)) {
+    return plan;
+  }
+  const ModelLayout layout = plan.layout;
+  RecomputeTrials trials;
+  trials.plan_with = [&](const RecomputeLevels& levels) {
+    return with_levels(input, layout, levels);
+  };
+  trials.seconds = [&](const MemoryPlan& other) {
+    return predicted_seconds(other, input.request.rates);
+  };
+  return choose_recompute(std::move(plan), trials);
+}
+
 }  // namespace
 
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
@@ -450,7 +513,7 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
     }
   }
   HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
-  MemoryPlan plan = fastest(std::move(plans), request.rates);
+  MemoryPlan plan = with_recompute_chosen(input, fastest(std::move(plans), request.rates));
   plan.minimum_device = smallest.minimum_device;
   plan.minimum_host = smallest.minimum_host;
   return plan;
@@ -476,6 +539,7 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
   row("gradients", state.gradients, fmt::format("down to {}", to_string(placement.gradients)));
   row("activations", state.activations,
       fmt::format("down to {}", to_string(placement.activations)));
+  row("saved for backward", state.saved, describe(plan.layout.recompute));
   if (request.micro_batches > 1) {
     text += fmt::format(
         "  {:<22} {:>10}   {} micro-batches a step\n", "accumulation",

@@ -29,7 +29,8 @@ struct MemoryRequest {
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
-  scheduler::Rates rates;         ///< by which orders are compared, until they are measured
+  scheduler::Rates rates;  ///< by which orders are compared, until they are measured
+  std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
   bool fp32_gradients = false;    ///< sums of gradients are not rounded to the compute dtype
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
@@ -70,6 +71,8 @@ struct NetworkNeeds {
   Bytes constants;
   Bytes tiled_workspace;       ///< in place of workspace with several vocabulary tiles
   int64_t logits_tile = 4096;  ///< vocabulary entries that the head works on at a time
+  /// What a block saves for backward. Where a level saves nothing, it is not chosen.
+  model::PerLevel<Bytes> saved{};
 };
 NetworkNeeds network_needs(const model::Network& network);
 

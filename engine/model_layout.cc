@@ -63,6 +63,10 @@ class LayoutBuilder {
     layout_.update_mode = options.update_mode;
     layout_.accumulates_on_device = options.accumulate_on_device;
     layout_.vocab_tiles = (config.vocab_size + tile_rows() - 1) / tile_rows();
+    layout_.tile_rows = options.tile_rows;
+    layout_.shard_max = options.shard_max;
+    layout_.recompute = options.recompute;
+    layout_.recompute.resize(static_cast<size_t>(config.layers), model::Recompute::block);
   }
 
   int64_t tile_rows() const {
@@ -111,6 +115,7 @@ class LayoutBuilder {
         activations.push_back(table_.transient("activation." + std::to_string(i) + suffix, size,
                                                placement.activations));
       }
+      add_saved_values(suffix);
       const Tier floor =
           sets > 1 ? slower(placement.compute, placement.activations) : placement.compute;
       layout_.activation_gradients.push_back(
@@ -143,6 +148,22 @@ class LayoutBuilder {
   bool keeps_weights() const {
     return is_speculative() && options_.placement.weights != Tier::nvme &&
            layout_.state.master != MasterPlace::state;
+  }
+
+  /// Of one set.
+  void add_saved_values(const std::string& suffix) {
+    auto& saved = layout_.saved_values.emplace_back();
+    for (size_t i = 0; i < layout_.recompute.size(); ++i) {
+      std::optional<ObjectId>& values = saved.emplace_back();
+      if (layout_.recompute[i] != model::Recompute::block) {
+        HR_CHECK(options_.saved_bytes[layout_.recompute[i]] > Bytes(0),
+                 "recompute level {} without bytes to save",
+                 static_cast<int>(layout_.recompute[i]));
+        values = table_.transient("saved." + std::to_string(i) + suffix,
+                                  options_.saved_bytes[layout_.recompute[i]],
+                                  options_.placement.activations);
+      }
+    }
   }
 
   /// A gradient that an update may need a second time stays in the host, whatever its floor.
@@ -228,6 +249,11 @@ StateBytes state_bytes(const ModelLayout& layout) {
   for (const std::vector<ObjectId>& set : layout.activations) {
     for (const ObjectId id : set) {
       bytes.activations += size(id);
+    }
+  }
+  for (const auto& set : layout.saved_values) {
+    for (const std::optional<ObjectId>& id : set) {
+      bytes.saved += id ? size(*id) : Bytes(0);
     }
   }
   return bytes;

@@ -11,6 +11,7 @@
 #include "engine/state_format.h"
 #include "engine/update_mode.h"
 #include "model/model_config.h"
+#include "model/recompute.h"
 #include "scheduler/trace.h"
 
 namespace headrace::engine {
@@ -62,12 +63,17 @@ struct ModelLayout {
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
   bool accumulates_on_device = false;  ///< gradients are summed by the compute lane
+  Elements shard_max;                  ///< shards are not larger
   int64_t vocab_tiles = 1;             ///< modules that a matrix over the vocabulary is cut into
+  int64_t tile_rows = 0;               ///< as LayoutOptions::tile_rows
   std::vector<ModuleObjects>
       modules;  ///< as model::tiled_module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
   /// under way at once.
   std::vector<std::vector<ObjectId>> activations;
+  std::vector<model::Recompute> recompute;  ///< [layer]
+  /// [set][layer]: what a block's forward pass saves beside its input, as its level says.
+  std::vector<std::vector<std::optional<ObjectId>>> saved_values;
   std::vector<ObjectId> activation_gradients;  ///< [set]: flowing back, updated in place
   /// With several vocabulary tiles, [set]: what the head keeps from tile to tile, as
   /// model::Network::HeadTile says: the running softmax, and the gradient of the normed input.
@@ -100,8 +106,10 @@ struct LayoutOptions {
       false;  ///< sums of gradients stay in fp32; else rounded to `dtype` when final
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
-  bool accumulate_on_device = false;  ///< layer_major with a device tier only
-  Bytes alignment{4096};              ///< of slots
+  bool accumulate_on_device = false;        ///< layer_major with a device tier only
+  std::vector<model::Recompute> recompute;  ///< [layer]; empty: every block
+  model::PerLevel<Bytes> saved_bytes;       ///< per block and micro-batch
+  Bytes alignment{4096};                    ///< of slots
 };
 
 /// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever
@@ -119,7 +127,8 @@ struct StateBytes {
   Bytes weights;
   Bytes optimizer;
   Bytes gradients;
-  Bytes activations;
+  Bytes activations;  ///< inputs of blocks and head
+  Bytes saved;        ///< what blocks save beside their input
 };
 StateBytes state_bytes(const ModelLayout& layout);
 

@@ -19,7 +19,10 @@ std::vector<Elements> parameter_elements(const ModelLayout& layout) {
 WorkEstimate estimate_work(const model::Network& network, const WorkRates& rates) {
   WorkEstimate work;
   work.block_forward = network.block_forward_flops() / rates.flops;
-  work.block_backward = network.block_backward_flops() / rates.flops;
+  for (const auto level :
+       {model::Recompute::none, model::Recompute::mlp, model::Recompute::block}) {
+    work.block_backward[level] = network.block_backward_flops(level) / rates.flops;
+  }
   work.head = network.head_flops() / rates.flops;
   work.cpu_bytes_per_second = rates.cpu_bytes;
   work.device_bytes_per_second = rates.device_bytes;

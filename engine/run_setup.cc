@@ -61,6 +61,7 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.sub_group_size = settings.offload.sub_group;
   request.state = settings.state;
   request.accumulation_order = settings.accumulation_order;
+  request.recompute = settings.recompute;
   request.fp32_gradients = settings.fp32_gradients;
   request.optimizer_overlap = settings.optimizer_overlap;
   request.updates_need_norm = settings.gradient_clipping > 0 || settings.skip_nonfinite_steps;

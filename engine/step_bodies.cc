@@ -22,6 +22,11 @@ float gradient_scale(double loss_scale, double clip_divisor) {
   return static_cast<float>(1.0 / (loss_scale * clip_divisor));
 }
 
+/// Where the operation saves values at all, they are its last use.
+model::SavedValues saved_values(const StepOperation& step, UseBytes uses, size_t use) {
+  return {step.recompute, step.recompute == model::Recompute::block ? nullptr : uses[use].data()};
+}
+
 }  // namespace
 
 StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
@@ -162,7 +167,8 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
                              workspace);
       return;
     case StepKind::block_forward:
-      network_.block_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(), workspace);
+      network_.block_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
+                             saved_values(step, uses, 3), workspace);
       return;
     case StepKind::head_train:
       upload_tokens(batch);
@@ -194,7 +200,8 @@ void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::
       return;
     case StepKind::block_backward:
       network_.block_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
-                              uses[2].data(), uses[3].data(), workspace);
+                              uses[2].data(), uses[3].data(), saved_values(step, uses, 4),
+                              workspace);
       return;
     case StepKind::embed_backward:
       upload_tokens(batch);

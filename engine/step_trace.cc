@@ -7,6 +7,7 @@
 
 namespace headrace::engine {
 
+using model::Recompute;
 using scheduler::Access;
 using scheduler::Lane;
 using scheduler::Use;
@@ -34,17 +35,22 @@ class TraceBuilder {
          .micro_batch = micro_batch});
   }
 
-  /// `keep_input`: the input is needed again in backward.
-  void block_forward(int64_t layer, int64_t micro_batch, bool keep_input) {
+  /// `for_backward`: the input is needed again, with what the recompute level saves.
+  void block_forward(int64_t layer, int64_t micro_batch, bool for_backward) {
     const size_t module = layout_.block(layer);
-    add(Lane::compute, name_of(module) + ".forward", work_.block_forward,
-        {compute(weights(module), Access::read),
-         compute(activation(layer, micro_batch), Access::read, !keep_input),
-         compute(activation(layer + 1, micro_batch), Access::write)},
+    std::vector<Use> uses = {compute(weights(module), Access::read),
+                             compute(activation(layer, micro_batch), Access::read, !for_backward),
+                             compute(activation(layer + 1, micro_batch), Access::write)};
+    const auto saved = for_backward ? saved_values(layer, micro_batch) : std::nullopt;
+    if (saved) {
+      uses.push_back(compute(*saved, Access::write));
+    }
+    add(Lane::compute, name_of(module) + ".forward", work_.block_forward, std::move(uses),
         {.kind = StepKind::block_forward,
          .module = module,
          .layer = layer,
-         .micro_batch = micro_batch});
+         .micro_batch = micro_batch,
+         .recompute = saved ? level_of(layer) : Recompute::block});
   }
 
   void head_evaluate() {
@@ -110,15 +116,20 @@ class TraceBuilder {
 
   void block_backward(int64_t layer, int64_t micro_batch) {
     const size_t module = layout_.block(layer);
-    add(Lane::compute, name_of(module) + ".backward", work_.block_backward,
-        {compute(weights(module), Access::read),
-         compute(activation(layer, micro_batch), Access::read, true),
-         compute(activation_gradient(micro_batch), Access::update),
-         compute(gradient(module, micro_batch), Access::write)},
+    std::vector<Use> uses = {compute(weights(module), Access::read),
+                             compute(activation(layer, micro_batch), Access::read, true),
+                             compute(activation_gradient(micro_batch), Access::update),
+                             compute(gradient(module, micro_batch), Access::write)};
+    if (const auto saved = saved_values(layer, micro_batch)) {
+      uses.push_back(compute(*saved, Access::update, true));
+    }
+    add(Lane::compute, name_of(module) + ".backward", work_.block_backward[level_of(layer)],
+        std::move(uses),
         {.kind = StepKind::block_backward,
          .module = module,
          .layer = layer,
-         .micro_batch = micro_batch});
+         .micro_batch = micro_batch,
+         .recompute = level_of(layer)});
   }
 
   /// The tiles come in reverse order.
@@ -327,6 +338,10 @@ class TraceBuilder {
   }
   ObjectId activation(int64_t i, int64_t micro_batch) const {
     return layout_.activations[set_of(micro_batch)][static_cast<size_t>(i)];
+  }
+  Recompute level_of(int64_t layer) const { return layout_.recompute[static_cast<size_t>(layer)]; }
+  std::optional<ObjectId> saved_values(int64_t layer, int64_t micro_batch) const {
+    return layout_.saved_values[set_of(micro_batch)][static_cast<size_t>(layer)];
   }
   ObjectId activation_gradient(int64_t micro_batch) const {
     return layout_.activation_gradients[set_of(micro_batch)];

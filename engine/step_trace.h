@@ -33,11 +33,13 @@ enum class StepKind : uint8_t {
 /// Binds an operation of the trace to its place in the model.
 struct StepOperation {
   StepKind kind{};
-  size_t module = 0;            ///< index in ModelLayout::modules
-  size_t shard = 0;             ///< accumulate, update, load
-  int64_t layer = 0;            ///< block operations
-  int64_t tile = 0;             ///< embedding and head operations
-  int64_t micro_batch = 0;      ///< forward, backward, accumulate
+  size_t module = 0;        ///< index in ModelLayout::modules
+  size_t shard = 0;         ///< accumulate, update, load
+  int64_t layer = 0;        ///< block operations
+  int64_t tile = 0;         ///< embedding and head operations
+  int64_t micro_batch = 0;  ///< forward, backward, accumulate
+  /// Block operations: what forward saves and backward finds in one more object.
+  model::Recompute recompute = model::Recompute::block;
   bool on_device = false;       ///< accumulate, round_sum: by the compute lane
   bool to_embedding = false;    ///< accumulate: into the embedding accumulator
   bool first_gradient = false;  ///< accumulate: the accumulator is created
@@ -56,7 +58,7 @@ inline constexpr double kUpdateBytesPerElement = 30;
 /// Estimated seconds of each kind of work, for the schedule only.
 struct WorkEstimate {
   double block_forward = 1e-3;
-  double block_backward = 3e-3;
+  model::PerLevel<double> block_backward{{2e-3, 2.5e-3, 3e-3}};
   double head = 1e-3;
   double embed = 1e-4;
   double cpu_bytes_per_second = 10e9;     ///< optimizer and accumulation

@@ -1,5 +1,6 @@
 #include "model/network.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
@@ -37,6 +38,11 @@ struct Network::State {
     NetworkOps ops(device.kernels(), dtype, &stream, stack);
     operation(ops);
   }
+  static void check(const SavedValues& saved) {
+    HR_CHECK((saved.data != nullptr) == (saved.level != Recompute::block),
+             "recompute level {} {} memory for saved values", static_cast<int>(saved.level),
+             saved.data != nullptr ? "with" : "without");
+  }
   void upload_rope_table();
   const float* cos_sin() const { return reinterpret_cast<const float*>(rope_memory->data()); }
 
@@ -61,11 +67,17 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
       device(compute_device),
       block(config, shape, dtype),
       head(config, shape, dtype, vocab_tile) {
-  block_forward_workspace =
-      plan([&](NetworkOps& ops) { block.forward(ops, nullptr, nullptr, nullptr, nullptr); });
-  block_backward_workspace = plan([&](NetworkOps& ops) {
-    block.backward(ops, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
-  });
+  for (const Recompute level : {Recompute::none, Recompute::mlp, Recompute::block}) {
+    const SavedValues saved{level, nullptr};
+    const auto forward = [&](NetworkOps& ops) {
+      block.forward(ops, nullptr, nullptr, nullptr, nullptr, saved);
+    };
+    const auto backward = [&](NetworkOps& ops) {
+      block.backward(ops, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, saved);
+    };
+    block_forward_workspace = std::max(block_forward_workspace, plan(forward));
+    block_backward_workspace = std::max(block_backward_workspace, plan(backward));
+  }
   const NetworkHead::Inputs whole{.rows = head.all_rows()};
   head_workspace = plan([&](NetworkOps& ops) { head.forward_backward(ops, whole, nullptr, {}); });
   head_tile_workspace = plan([&](NetworkOps& ops) {
@@ -155,17 +167,23 @@ void Network::embed_backward(Stream& stream, VocabularyRange rows, const int32_t
 }
 
 void Network::block_forward(Stream& stream, const void* weights, const void* in, void* out,
-                            Workspace workspace) {
+                            SavedValues saved, Workspace workspace) {
+  state_->check(saved);
   state_->run(stream, workspace, block_forward_workspace(), [&](NetworkOps& ops) {
-    state_->block.forward(ops, state_->cos_sin(), weights, in, out);
+    state_->block.forward(ops, state_->cos_sin(), weights, in, out, saved);
   });
 }
 
 void Network::block_backward(Stream& stream, const void* weights, const void* in, const void* dout,
-                             void* din, void* dweights, Workspace workspace) {
+                             void* din, void* dweights, SavedValues saved, Workspace workspace) {
+  state_->check(saved);
   state_->run(stream, workspace, block_backward_workspace(), [&](NetworkOps& ops) {
-    state_->block.backward(ops, state_->cos_sin(), weights, in, dout, din, dweights);
+    state_->block.backward(ops, state_->cos_sin(), weights, in, dout, din, dweights, saved);
   });
+}
+
+Bytes Network::saved_bytes(Recompute level) const {
+  return state_->block.saved_bytes(level);
 }
 
 void Network::head_forward(Stream& stream, const void* norm_weights, const void* head_weights,
@@ -214,8 +232,8 @@ void Network::head_finish(Stream& stream, const void* norm_weights, const void* 
 double Network::block_forward_flops() const {
   return state_->block.forward_flops();
 }
-double Network::block_backward_flops() const {
-  return state_->block.backward_flops();
+double Network::block_backward_flops(Recompute level) const {
+  return state_->block.backward_flops(level);
 }
 double Network::head_flops() const {
   return state_->head.flops();

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/kernels.h"
 #include "model/model_config.h"
+#include "model/recompute.h"
 
 namespace headrace::model {
 
@@ -37,7 +38,7 @@ class Network {
   /// Device bytes of the rope table, to be charged to the device budget.
   Bytes constant_bytes() const;
 
-  Bytes block_forward_workspace() const;
+  Bytes block_forward_workspace() const;  ///< of every recompute level
   Bytes block_backward_workspace() const;
   Bytes head_workspace() const;  ///< forward and backward
   /// Of each of head_fold, head_tile_gradients and head_finish.
@@ -56,11 +57,15 @@ class Network {
   void embed_backward(device::Stream& stream, VocabularyRange rows, const int32_t* ids,
                       const void* dout, void* dweights, device::Workspace workspace);
 
+  /// Leaves in `saved`, as its level says, what backward will not compute again.
   void block_forward(device::Stream& stream, const void* weights, const void* in, void* out,
-                     device::Workspace workspace);
-  /// Recomputes the block from `in`. din and dweights are overwritten; din may alias dout.
+                     SavedValues saved, device::Workspace workspace);
+  /// Computes the block again from `in`, except what is in `saved`, whose content is lost. din and
+  /// dweights are overwritten; din may alias dout.
   void block_backward(device::Stream& stream, const void* weights, const void* in, const void* dout,
-                      void* din, void* dweights, device::Workspace workspace);
+                      void* din, void* dweights, SavedValues saved, device::Workspace workspace);
+  /// Bytes that a block's forward pass saves; 0 where the whole block is computed again.
+  Bytes saved_bytes(Recompute level) const;
 
   /// Final norm, head and cross-entropy over vocabulary tiles. labels [tokens] int32, -100 ignored,
   /// already shifted (labels[t] is the target of position t). *loss_sum (device double) = sum of
@@ -99,8 +104,8 @@ class Network {
 
   /// Floating point operations of each operation, for the cost model.
   double block_forward_flops() const;
-  double block_backward_flops() const;  ///< with recomputation
-  double head_flops() const;            ///< forward and backward
+  double block_backward_flops(Recompute level) const;
+  double head_flops() const;  ///< forward and backward
 
  private:
   struct State;

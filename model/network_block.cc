@@ -40,25 +40,51 @@ void NetworkBlock::norm(NetworkOps& ops, const Matrix& x, const void* weight, co
   });
 }
 
-NetworkBlock::Attention NetworkBlock::take_attention(NetworkOps& ops) const {
+NetworkBlock::Attention NetworkBlock::take_attention(WorkspaceStack& memory) const {
   const int64_t tokens = shape_.tokens();
   const int64_t q_size = layout_.q.outputs;
   const int64_t kv_size = layout_.k.outputs;
   Attention taken;
-  taken.q = ops.take_matrix(tokens, q_size);
-  taken.k = ops.take_matrix(tokens, kv_size);
-  taken.v = ops.take_matrix(tokens, kv_size);
-  taken.out = ops.take_matrix(tokens, q_size);
+  taken.q = take_matrix(memory, dtype_, tokens, q_size);
+  taken.k = take_matrix(memory, dtype_, tokens, kv_size);
+  taken.v = take_matrix(memory, dtype_, tokens, kv_size);
+  taken.out = take_matrix(memory, dtype_, tokens, q_size);
   taken.q_raw = taken.q;
   taken.k_raw = taken.k;
   if (config_.qk_norm) {
-    taken.q_raw = ops.take_matrix(tokens, q_size);
-    taken.k_raw = ops.take_matrix(tokens, kv_size);
-    taken.q_inv_rms = ops.take_floats(tokens * config_.heads);
-    taken.k_inv_rms = ops.take_floats(tokens * config_.kv_heads);
+    taken.q_raw = take_matrix(memory, dtype_, tokens, q_size);
+    taken.k_raw = take_matrix(memory, dtype_, tokens, kv_size);
+    taken.q_inv_rms = take_floats(memory, tokens * config_.heads);
+    taken.k_inv_rms = take_floats(memory, tokens * config_.kv_heads);
   }
-  taken.log_sum_exp = ops.take_floats(tokens * config_.heads);
+  taken.log_sum_exp = take_floats(memory, tokens * config_.heads);
   return taken;
+}
+
+NetworkBlock::Mlp NetworkBlock::take_mlp(WorkspaceStack& memory) const {
+  const int64_t tokens = shape_.tokens();
+  const Matrix gate = take_matrix(memory, dtype_, tokens, config_.intermediate_size);
+  return {gate, take_matrix(memory, dtype_, tokens, config_.intermediate_size)};
+}
+
+/// Both passes take from it, in this order, as far as the level goes: the attention's values, the
+/// residual stream behind it, the MLP's values. Without memory it only measures.
+WorkspaceStack NetworkBlock::open(SavedValues saved) const {
+  return saved.data == nullptr
+             ? WorkspaceStack()
+             : WorkspaceStack({static_cast<std::byte*>(saved.data), saved_bytes(saved.level)});
+}
+
+Bytes NetworkBlock::saved_bytes(Recompute level) const {
+  WorkspaceStack memory;
+  if (level != Recompute::block) {
+    take_attention(memory);
+    take_matrix(memory, dtype_, shape_.tokens(), config_.hidden_size);
+  }
+  if (level == Recompute::none) {
+    take_mlp(memory);
+  }
+  return memory.peak();
 }
 
 /// Fills `attention` from the normed input x.
@@ -83,46 +109,60 @@ void NetworkBlock::attend(NetworkOps& ops, const float* cos_sin, const PackedVec
   });
 }
 
+void NetworkBlock::gate_and_up(NetworkOps& ops, const PackedVector& weights, const Matrix& x,
+                               const Mlp& mlp) const {
+  ops.linear(x, weights, layout_.gate, mlp.gate);
+  ops.linear(x, weights, layout_.up, mlp.up);
+}
+
 void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* packed_weights,
-                           const void* in, void* out) const {
+                           const void* in, void* out, SavedValues saved) const {
   const WorkspaceStack::Scope scope(ops.memory());
+  WorkspaceStack saved_memory = open(saved);
+  const bool saves_attention = saved.level != Recompute::block;
   const int64_t tokens = shape_.tokens();
   const PackedVector weights(packed_weights, dtype_);
   const Matrix input = dense_matrix(in, dtype_, tokens, config_.hidden_size);
-  const Matrix h = dense_matrix(out, dtype_, tokens, config_.hidden_size);  // then the result
+  const Matrix result = dense_matrix(out, dtype_, tokens, config_.hidden_size);
+  Matrix h = result;  // in the same memory, unless it is saved
   const Matrix x = ops.take_matrix(tokens, config_.hidden_size);
   float* const inv_rms = ops.take_floats(tokens);
-  const auto add_to = [&](const Matrix& residual) {
-    ops.post([&](Kernels& kernels, Stream& stream) { kernels.add(stream, residual, x, h); });
+  const auto add = [&](const Matrix& residual, const Matrix& sum) {
+    ops.post([&](Kernels& kernels, Stream& stream) { kernels.add(stream, residual, x, sum); });
   };
   {
     const WorkspaceStack::Scope attention_scope(ops.memory());
-    const Attention attention = take_attention(ops);
+    const Attention attention = take_attention(saves_attention ? saved_memory : ops.memory());
+    if (saves_attention) {
+      h = take_matrix(saved_memory, dtype_, tokens, config_.hidden_size);
+    }
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
     attend(ops, cos_sin, weights, x, attention);
     ops.linear(attention.out, weights, layout_.o, x);
-    add_to(input);
+    add(input, h);
   }
-  const Matrix gate = ops.take_matrix(tokens, config_.intermediate_size);
-  const Matrix up = ops.take_matrix(tokens, config_.intermediate_size);
+  const Mlp mlp = take_mlp(saved.level == Recompute::none ? saved_memory : ops.memory());
   const Matrix activated = ops.take_matrix(tokens, config_.intermediate_size);
   norm(ops, h, weights.at(layout_.post_attention_norm), x, inv_rms);
-  ops.linear(x, weights, layout_.gate, gate);
-  ops.linear(x, weights, layout_.up, up);
+  gate_and_up(ops, weights, x, mlp);
   ops.post([&](Kernels& kernels, Stream& stream) {
-    kernels.swiglu_forward(stream, gate, up, activated);
+    kernels.swiglu_forward(stream, mlp.gate, mlp.up, activated);
   });
   ops.linear(activated, weights, layout_.down, x);
-  add_to(h);
+  add(h, result);
 }
 
 // Lifetimes: x holds in turn the normed input of a half and that input's gradient; what only one
 // half needs is taken in that half's scope. din holds the gradient of the residual stream from the
 // start.
 void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* packed_weights,
-                            const void* in, const void* dout, void* din,
-                            void* packed_dweights) const {
+                            const void* in, const void* dout, void* din, void* packed_dweights,
+                            SavedValues saved) const {
   const WorkspaceStack::Scope scope(ops.memory());
+  WorkspaceStack saved_memory = open(saved);
+  const bool has_attention = saved.level != Recompute::block;
+  const bool has_mlp = saved.level == Recompute::none;
+  WorkspaceStack& attention_memory = has_attention ? saved_memory : ops.memory();
   const int64_t tokens = shape_.tokens();
   const PackedVector weights(packed_weights, dtype_);
   const PackedVector dweights(packed_dweights, dtype_);
@@ -131,46 +171,53 @@ void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* p
   const Matrix dresidual = dense_matrix(din, dtype_, tokens, config_.hidden_size);
   const Matrix x = ops.take_matrix(tokens, config_.hidden_size);
   float* const inv_rms = ops.take_floats(tokens);
-  const Attention attention = take_attention(ops);
-  norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-  attend(ops, cos_sin, weights, x, attention);
+  const Attention attention = take_attention(attention_memory);
+  if (!has_attention) {
+    norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
+    attend(ops, cos_sin, weights, x, attention);
+  }
   {
     const WorkspaceStack::Scope mlp_scope(ops.memory());
-    const Matrix h = ops.take_matrix(tokens, config_.hidden_size);
-    ops.linear(attention.out, weights, layout_.o, x);
+    const Matrix h = take_matrix(attention_memory, dtype_, tokens, config_.hidden_size);
+    const Mlp mlp = take_mlp(has_mlp ? saved_memory : ops.memory());
+    if (!has_attention) {
+      ops.linear(attention.out, weights, layout_.o, x);
+    }
     ops.post([&](Kernels& kernels, Stream& stream) {
-      kernels.add(stream, input, x, h);
+      if (!has_attention) {
+        kernels.add(stream, input, x, h);
+      }
       if (din != dout) {
         stream.copy_async(din, dout, bytes_for(Elements(tokens) * config_.hidden_size, dtype_));
       }
     });
-    mlp_backward(ops, weights, dweights, h, doutput, dresidual, x, inv_rms);
+    norm(ops, h, weights.at(layout_.post_attention_norm), x, inv_rms);
+    if (!has_mlp) {
+      gate_and_up(ops, weights, x, mlp);
+    }
+    mlp_backward(ops, weights, dweights, h, mlp, doutput, dresidual, x, inv_rms);
   }
   attention_backward(ops, cos_sin, weights, dweights, input, dresidual, attention, x, inv_rms);
   ops.zero_gaps(layout_.gaps, dweights);
 }
 
-/// Adds the MLP half's gradient to dh, which holds dout already (and may be the same memory).
+/// Adds the MLP half's gradient to dh, which holds dout already (and may be the same memory). x is
+/// the normed h.
 void NetworkBlock::mlp_backward(NetworkOps& ops, const PackedVector& weights,
-                                const PackedVector& dweights, const Matrix& h, const Matrix& dout,
-                                const Matrix& dh, const Matrix& x, float* inv_rms) const {
-  const int64_t tokens = shape_.tokens();
-  const Matrix gate = ops.take_matrix(tokens, config_.intermediate_size);
-  const Matrix up = ops.take_matrix(tokens, config_.intermediate_size);
-  const Matrix activated = ops.take_matrix(tokens, config_.intermediate_size);
-  norm(ops, h, weights.at(layout_.post_attention_norm), x, inv_rms);
-  ops.linear(x, weights, layout_.gate, gate);
-  ops.linear(x, weights, layout_.up, up);
+                                const PackedVector& dweights, const Matrix& h, const Mlp& mlp,
+                                const Matrix& dout, const Matrix& dh, const Matrix& x,
+                                const float* inv_rms) const {
+  const Matrix activated = ops.take_matrix(shape_.tokens(), config_.intermediate_size);
   ops.post([&](Kernels& kernels, Stream& stream) {
-    kernels.swiglu_forward(stream, gate, up, activated);
+    kernels.swiglu_forward(stream, mlp.gate, mlp.up, activated);
   });
   ops.linear_weight_gradient(dout, activated, layout_.down, dweights);
   const Matrix& dactivated = activated;
   ops.linear_input_gradient(dout, weights, layout_.down, dactivated, false);
-  const Matrix& dgate = gate;
-  const Matrix& dup = up;
+  const Matrix& dgate = mlp.gate;
+  const Matrix& dup = mlp.up;
   ops.post([&](Kernels& kernels, Stream& stream) {
-    kernels.swiglu_backward(stream, dactivated, gate, up, dgate, dup);
+    kernels.swiglu_backward(stream, dactivated, mlp.gate, mlp.up, dgate, dup);
   });
   ops.linear_weight_gradient(dgate, x, layout_.gate, dweights);
   ops.linear_weight_gradient(dup, x, layout_.up, dweights);
@@ -233,9 +280,13 @@ void NetworkBlock::heads_backward(NetworkOps& ops, const float* cos_sin,
 }
 
 double NetworkBlock::linear_flops() const {
+  return linear_flops(
+      {&layout_.q, &layout_.k, &layout_.v, &layout_.o, &layout_.gate, &layout_.up, &layout_.down});
+}
+
+double NetworkBlock::linear_flops(std::initializer_list<const LinearLayout*> layers) const {
   double per_token = 0;
-  for (const LinearLayout* layer : {&layout_.q, &layout_.k, &layout_.v, &layout_.o, &layout_.gate,
-                                    &layout_.up, &layout_.down}) {
+  for (const LinearLayout* layer : layers) {
     per_token += 2.0 * static_cast<double>(layer->outputs) * static_cast<double>(layer->inputs);
   }
   return per_token * static_cast<double>(shape_.tokens());
@@ -252,12 +303,16 @@ double NetworkBlock::forward_flops() const {
   return linear_flops() + attention_flops();
 }
 
-// Recomputation without down_proj; two products per linear layer; five products per attention
-// score.
-double NetworkBlock::backward_flops() const {
-  const double down = 2.0 * static_cast<double>(layout_.down.outputs * layout_.down.inputs) *
-                      static_cast<double>(shape_.tokens());
-  return 3 * linear_flops() - down + 3.5 * attention_flops();
+// Two products per linear layer and five per attention score; then what is computed again.
+double NetworkBlock::backward_flops(Recompute level) const {
+  double flops = 2 * linear_flops() + 2.5 * attention_flops();
+  if (level != Recompute::none) {
+    flops += linear_flops({&layout_.gate, &layout_.up});
+  }
+  if (level == Recompute::block) {
+    flops += linear_flops({&layout_.q, &layout_.k, &layout_.v, &layout_.o}) + attention_flops();
+  }
+  return flops;
 }
 
 }  // namespace headrace::model

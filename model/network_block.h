@@ -1,10 +1,13 @@
 #pragma once
 
+#include <initializer_list>
+
 #include "device/kernels.h"
 #include "model/model_config.h"
 #include "model/network.h"
 #include "model/network_layout.h"
 #include "model/network_ops.h"
+#include "model/recompute.h"
 
 namespace headrace::model {
 
@@ -16,13 +19,15 @@ class NetworkBlock {
 
   /// cos_sin: rope table on the device. in, out: [tokens, hidden].
   void forward(NetworkOps& ops, const float* cos_sin, const void* weights, const void* in,
-               void* out) const;
-  /// Recomputes from `in`; din may be dout.
+               void* out, SavedValues saved) const;
+  /// Computes again from `in` what is not in `saved`, whose memory it also uses for other values;
+  /// din may be dout.
   void backward(NetworkOps& ops, const float* cos_sin, const void* weights, const void* in,
-                const void* dout, void* din, void* dweights) const;
+                const void* dout, void* din, void* dweights, SavedValues saved) const;
 
+  Bytes saved_bytes(Recompute level) const;
   double forward_flops() const;
-  double backward_flops() const;
+  double backward_flops(Recompute level) const;
 
  private:
   /// Values between q_proj and o_proj that the backward pass needs.
@@ -34,15 +39,23 @@ class NetworkBlock {
     float* k_inv_rms = nullptr;
     float* log_sum_exp = nullptr;
   };
+  /// Values between the MLP's norm and down_proj that the backward pass needs.
+  struct Mlp {
+    device::Matrix gate, up;
+  };
 
-  Attention take_attention(NetworkOps& ops) const;
+  Attention take_attention(WorkspaceStack& memory) const;
+  Mlp take_mlp(WorkspaceStack& memory) const;
+  WorkspaceStack open(SavedValues saved) const;
   void attend(NetworkOps& ops, const float* cos_sin, const PackedVector& weights,
               const device::Matrix& x, const Attention& attention) const;
+  void gate_and_up(NetworkOps& ops, const PackedVector& weights, const device::Matrix& x,
+                   const Mlp& mlp) const;
   void norm(NetworkOps& ops, const device::Matrix& x, const void* weight, const device::Matrix& y,
             float* inv_rms) const;
   void mlp_backward(NetworkOps& ops, const PackedVector& weights, const PackedVector& dweights,
-                    const device::Matrix& h, const device::Matrix& dout, const device::Matrix& dh,
-                    const device::Matrix& x, float* inv_rms) const;
+                    const device::Matrix& h, const Mlp& mlp, const device::Matrix& dout,
+                    const device::Matrix& dh, const device::Matrix& x, const float* inv_rms) const;
   void attention_backward(NetworkOps& ops, const float* cos_sin, const PackedVector& weights,
                           const PackedVector& dweights, const device::Matrix& in,
                           const device::Matrix& dh, const Attention& attention,
@@ -53,6 +66,7 @@ class NetworkBlock {
                       const device::Matrix& dv) const;
   device::Matrix by_head(const device::Matrix& x) const;
   double linear_flops() const;
+  double linear_flops(std::initializer_list<const LinearLayout*> layers) const;
   double attention_flops() const;
 
   ModelConfig config_;

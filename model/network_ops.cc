@@ -7,13 +7,13 @@ using device::Matrix;
 using device::Stream;
 using device::Workspace;
 
-Matrix NetworkOps::take_matrix(int64_t rows, int64_t columns, DType dtype) {
+Matrix take_matrix(WorkspaceStack& memory, DType dtype, int64_t rows, int64_t columns) {
   const Bytes size = bytes_for(Elements(rows) * columns, dtype);
-  return {memory_.take(size), dtype, rows, columns, columns};
+  return {memory.take(size), dtype, rows, columns, columns};
 }
 
-float* NetworkOps::take_floats(int64_t count) {
-  return static_cast<float*>(memory_.take(bytes_for(Elements(count), DType::f32)));
+float* take_floats(WorkspaceStack& memory, int64_t count) {
+  return static_cast<float*>(memory.take(bytes_for(Elements(count), DType::f32)));
 }
 
 void NetworkOps::matmul(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,

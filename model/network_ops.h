@@ -11,6 +11,10 @@
 
 namespace headrace::model {
 
+/// Dense matrices and fp32 vectors from a stack.
+device::Matrix take_matrix(WorkspaceStack& memory, DType dtype, int64_t rows, int64_t columns);
+float* take_floats(WorkspaceStack& memory, int64_t count);
+
 /// The network's view of the device's kernels: one dtype, one stream, scratch from one stack.
 /// Without a stream it plans: memory is counted, nothing is posted. Stream and stack must outlive
 /// it.
@@ -24,8 +28,10 @@ class NetworkOps {
   device::Matrix take_matrix(int64_t rows, int64_t columns) {
     return take_matrix(rows, columns, dtype_);
   }
-  device::Matrix take_matrix(int64_t rows, int64_t columns, DType dtype);
-  float* take_floats(int64_t count);
+  device::Matrix take_matrix(int64_t rows, int64_t columns, DType dtype) {
+    return model::take_matrix(memory_, dtype, rows, columns);
+  }
+  float* take_floats(int64_t count) { return model::take_floats(memory_, count); }
 
   /// Calls post(kernels, stream), unless planning.
   template <class Post>

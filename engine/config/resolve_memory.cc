@@ -44,6 +44,17 @@ PolicyKind policy_of(proto::Headrace::Policy policy) {
   }
 }
 
+model::Recompute recompute_of(proto::Headrace::Recompute level) {
+  switch (level) {
+    case proto::Headrace::none:
+      return model::Recompute::none;
+    case proto::Headrace::mlp:
+      return model::Recompute::mlp;
+    default:
+      return model::Recompute::block;
+  }
+}
+
 bool is_run_id(const std::string& text) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -248,6 +259,10 @@ void Resolver::resolve_headrace() {
                                       ? AccumulationOrder::layer_major
                                       : AccumulationOrder::micro_batch_major;
   }
+  if (own.has_recompute()) {
+    settings.recompute = recompute_of(own.recompute());
+  }
+  note_auto("headrace.recompute", "what is faster and fits", "chosen by the plan");
   settings.optimizer_overlap = own.optimizer_overlap() == proto::Headrace::exact;
   note_auto("headrace.accumulation_order", "the faster one", "chosen by the plan");
   if (own.has_numa_node()) {

@@ -11,6 +11,7 @@
 #include "engine/accumulation_order.h"
 #include "engine/optimizer/update.h"
 #include "engine/state_format.h"
+#include "model/recompute.h"
 #include "scheduler/liveness.h"
 
 // What a run will do, after ds_config.json, the command line and the "auto" rules have been put
@@ -132,9 +133,10 @@ struct Settings {
   Bytes max_shard_size{5'000'000'000};
   uint64_t seed = 42;
   std::optional<AccumulationOrder> accumulation_order;  ///< unset: chosen by the plan
-  bool optimizer_overlap = true;                        ///< update during backward where it helps
-  std::optional<int> numa_node;                         ///< unset: all nodes
-  std::string run_id;                                   ///< empty: to be made
+  std::optional<model::Recompute> recompute;  ///< of all blocks; unset: chosen by the plan
+  bool optimizer_overlap = true;              ///< update during backward where it helps
+  std::optional<int> numa_node;               ///< unset: all nodes
+  std::string run_id;                         ///< empty: to be made
   KeepingSettings keeping;
   std::optional<int64_t> steps_per_print;  ///< unset: the command's choice
   bool wall_clock_breakdown = false;

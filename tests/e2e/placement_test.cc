@@ -44,17 +44,18 @@ test::CurveSettings random_curve(const std::string& folder, DType dtype, int64_t
 
 struct Variant {
   const char* name;
-  std::optional<int64_t> device_kib;
-  int64_t host_kib;
-  std::optional<Tier> param;
-  std::optional<Tier> optimizer;
-  bool host_activations;
-  bool nvme_activations;
+  std::optional<int64_t> device_kib = {};
+  int64_t host_kib = 0;
+  std::optional<Tier> param = {};
+  std::optional<Tier> optimizer = {};
+  bool host_activations = false;
+  bool nvme_activations = false;
   const char* policy = "optimal";
   aio::BackendKind backend = aio::BackendKind::io_uring;
   int64_t sub_group = 1'000'000'000;
   bool split_master = true;
   std::optional<engine::AccumulationOrder> order = {};
+  std::optional<model::Recompute> recompute = {};
 };
 
 const Variant kVariants[] = {
@@ -92,6 +93,35 @@ const Variant kVariants[] = {
      aio::BackendKind::io_uring, 1'000'000'000, true, engine::AccumulationOrder::micro_batch_major},
     {"layer-major, tiny budgets", 0, 0, Tier::nvme, Tier::nvme, false, true, "optimal",
      aio::BackendKind::io_uring, 1'000'000'000, true, engine::AccumulationOrder::layer_major},
+    {.name = "keeps everything, all on the device",
+     .device_kib = 256 << 10,
+     .host_kib = 256 << 10,
+     .recompute = model::Recompute::none},
+    {.name = "keeps everything, which goes down to nvme",
+     .device_kib = 0,
+     .host_kib = 0,
+     .param = Tier::nvme,
+     .optimizer = Tier::nvme,
+     .nvme_activations = true,
+     .recompute = model::Recompute::none},
+    {.name = "computes the MLP again, layer-major",
+     .device_kib = 0,
+     .host_kib = 0,
+     .param = Tier::host,
+     .optimizer = Tier::nvme,
+     .host_activations = true,
+     .order = engine::AccumulationOrder::layer_major,
+     .recompute = model::Recompute::mlp},
+    {.name = "computes the MLP again without a device tier",
+     .host_kib = 0,
+     .param = Tier::nvme,
+     .optimizer = Tier::nvme,
+     .order = engine::AccumulationOrder::micro_batch_major,
+     .recompute = model::Recompute::mlp},
+    {.name = "computes all again, all on the device",
+     .device_kib = 256 << 10,
+     .host_kib = 256 << 10,
+     .recompute = model::Recompute::block},
     {"nvme without a device tier", {}, 8192, Tier::nvme, Tier::nvme, false, true},
     {"tiny host without a device tier", {}, 0, Tier::nvme, Tier::nvme, false, true},
 };
@@ -117,6 +147,7 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   options.memory.state.moment_dtype = moments;
   options.memory.state.split_master = variant.split_master;
   options.memory.accumulation_order = variant.order;
+  options.memory.recompute = variant.recompute;
   options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;

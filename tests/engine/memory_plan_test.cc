@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "engine/recompute_choice.h"
 #include "model/presets.h"
 
 namespace headrace::engine {
@@ -451,6 +453,89 @@ TEST(MemoryPlan, UpdatesOverlapWhereTheyCanBeTakenBack) {
   EXPECT_EQ(mode(Tier::host, false, true), UpdateMode::during_backward);
   EXPECT_EQ(mode(Tier::host, true, true), UpdateMode::after_norm) << "no old values are kept";
   EXPECT_EQ(mode(Tier::nvme, true, false), UpdateMode::after_norm);
+}
+
+/// What small_model()'s blocks save of 128 tokens, about.
+NetworkNeeds needs_with_saved() {
+  NetworkNeeds needs = kNeeds;
+  needs.saved[model::Recompute::mlp] = kKiB * 128;
+  needs.saved[model::Recompute::none] = kKiB * 320;
+  return needs;
+}
+
+RecomputeLevels levels_within(Bytes device_memory, MemoryRequest request, DType dtype) {
+  request.device_memory = device_memory;
+  return make_memory_plan(small_model(false), dtype, kShape, needs_with_saved(), WorkEstimate(),
+                          request)
+      .layout.recompute;
+}
+
+/// Everything but the compute is fast here.
+MemoryRequest compute_bound_request() {
+  MemoryRequest request = request_of({}, {}, false);
+  request.rates = {1e12, 1e12, 1e12, 1e12, 0, 0};
+  return request;
+}
+
+TEST(MemoryPlan, MoreMemoryMeansLessRecomputation) {
+  const MemoryRequest request = compute_bound_request();
+  const MinimumBudgets minimum =
+      minimum_budgets(small_model(false), DType::bf16, kShape, needs_with_saved(), request);
+  const auto none_in = [&](Bytes more) {
+    const RecomputeLevels levels = levels_within(minimum.device + more, request, DType::bf16);
+    EXPECT_TRUE(std::is_sorted(levels.rbegin(), levels.rend()));
+    return std::count(levels.begin(), levels.end(), model::Recompute::none);
+  };
+  EXPECT_EQ(none_in(Bytes(0)), 0);
+  EXPECT_EQ(none_in(kMiB * 32), 4);
+  int64_t before = 0;
+  std::set<int64_t> seen;
+  for (int64_t i = 0; i <= 16; ++i) {
+    const int64_t now = none_in(kKiB * 256 * i);
+    EXPECT_GE(now, before) << i;
+    before = *seen.insert(now).first;
+  }
+  EXPECT_GT(seen.size(), 2U) << "some blocks keep everything, some nothing";
+}
+
+TEST(MemoryPlan, SavedValuesCountAgainstTheBudget) {
+  for (const bool nvme_activations : {false, true}) {
+    MemoryRequest request = request_of(Tier::nvme, Tier::nvme, nvme_activations);
+    request.recompute = model::Recompute::none;
+    const NetworkNeeds needs = needs_with_saved();
+    const auto config = small_model(false);
+    const MinimumBudgets minimum = minimum_budgets(config, DType::bf16, kShape, needs, request);
+    request.recompute = model::Recompute::block;
+    const MinimumBudgets lean = minimum_budgets(config, DType::bf16, kShape, needs, request);
+    const Bytes all = needs.saved[model::Recompute::none] * (nvme_activations ? 1 : 4);
+    EXPECT_GE(minimum.device, lean.device + all / 2);
+    EXPECT_LE(minimum.device, lean.device + all);
+    request.recompute = model::Recompute::none;
+    request.device_memory = minimum.device;
+    const MemoryPlan made =
+        make_memory_plan(config, DType::bf16, kShape, needs, WorkEstimate(), request);
+    EXPECT_EQ(made.layout.recompute, RecomputeLevels(4, model::Recompute::none));
+    request.device_memory = minimum.device - Bytes(1);
+    try {
+      make_memory_plan(config, DType::bf16, kShape, needs, WorkEstimate(), request);
+      ADD_FAILURE() << "less than the minimum was accepted";
+    } catch (const CapacityError& error) {
+      EXPECT_NE(std::string(error.what()).find("headrace.recompute"), std::string::npos);
+    }
+  }
+}
+
+/// Where activations may go down to nvme, what cannot be above it at once is not saved.
+TEST(MemoryPlan, TheChoiceDoesNotSendSavedValuesToTheDrive) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  const NetworkNeeds needs = needs_with_saved();
+  const auto config = small_model(false);
+  const MinimumBudgets minimum = minimum_budgets(config, DType::bf16, kShape, needs, request);
+  request.device_memory = minimum.device;
+  request.host_memory = minimum.host;
+  const MemoryPlan made =
+      make_memory_plan(config, DType::bf16, kShape, needs, WorkEstimate(), request);
+  EXPECT_LE(state_bytes(made.layout).saved, made.device_arena + made.host_arena);
 }
 
 }  // namespace

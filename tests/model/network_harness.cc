@@ -95,6 +95,12 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
   const Elements activation_count = Elements(shape.tokens()) * config.hidden_size;
   activations_ = std::make_unique<GuardedMemory>(
       *device_, bytes_for(activation_count, dtype) * (config.layers + 3));
+  saved_.resize(static_cast<size_t>(config.layers));
+  if (options.recompute != Recompute::block) {
+    for (auto& memory : saved_) {
+      memory = std::make_unique<GuardedMemory>(*device_, network_.saved_bytes(options.recompute));
+    }
+  }
   const Bytes ids_size = bytes_for(Elements(shape.tokens()), DType::i32);
   ids_ = std::make_unique<GuardedMemory>(*device_, ids_size);
   labels_ = std::make_unique<GuardedMemory>(*device_, ids_size);
@@ -139,7 +145,17 @@ device::Workspace NetworkHarness::workspace(Bytes size) {
   return workspaces_.back()->workspace();
 }
 
+SavedValues NetworkHarness::saved(int64_t layer) const {
+  const GuardedMemory* memory = saved_[static_cast<size_t>(layer)].get();
+  return memory == nullptr ? SavedValues{} : SavedValues{options_.recompute, memory->data()};
+}
+
 void NetworkHarness::forward() {
+  for (const auto& memory : saved_) {
+    if (memory != nullptr) {
+      memory->poison();
+    }
+  }
   for (size_t tile = 0; tile < tiles_; ++tile) {
     network_.embed_forward(*stream_, vocabulary_range(modules_[tile]),
                            packed_[tile].weights->data(),
@@ -148,7 +164,8 @@ void NetworkHarness::forward() {
   }
   for (int64_t layer = 0; layer < network_.config().layers; ++layer) {
     network_.block_forward(*stream_, packed_[block_index(layer)].weights->data(), activation(layer),
-                           activation(layer + 1), workspace(network_.block_forward_workspace()));
+                           activation(layer + 1), saved(layer),
+                           workspace(network_.block_forward_workspace()));
   }
 }
 
@@ -158,6 +175,9 @@ void NetworkHarness::finish() {
     EXPECT_TRUE(used->guards_are_intact()) << "a workspace of " << used->size().count() << " bytes";
   }
   workspaces_.clear();
+  for (const auto& memory : saved_) {
+    EXPECT_TRUE(memory == nullptr || memory->guards_are_intact());
+  }
   EXPECT_TRUE(activations_->guards_are_intact());
   for (const auto* memory : {&loss_, &softmax_, &normed_gradient_}) {
     EXPECT_TRUE((*memory)->guards_are_intact());
@@ -234,7 +254,7 @@ double NetworkHarness::loss_and_gradients(float scale, NamedValues& gradients) {
     const int64_t next = options_.din_is_dout ? current : 2 * layers + 3 - current;
     network_.block_backward(*stream_, module.weights->data(), activation(layer),
                             activation(current), activation(next), module.gradient->data(),
-                            workspace(network_.block_backward_workspace()));
+                            saved(layer), workspace(network_.block_backward_workspace()));
     current = next;
   }
   for (size_t tile = tiles_; tile-- > 0;) {

@@ -45,6 +45,7 @@ class NetworkHarness {
     bool din_is_dout = true;
     int threads = 1;  ///< of the kernels; more only wait for each other in networks this small
     int64_t tile_rows = 0;  ///< of the matrices over the vocabulary; 0: whole ones
+    Recompute recompute = Recompute::block;
   };
   NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape)
       : NetworkHarness(config, dtype, shape, Options{}) {}
@@ -77,6 +78,7 @@ class NetworkHarness {
   Network::HeadTile head_tile(size_t tile);
   std::byte* activation(int64_t index) const;
   device::Workspace workspace(Bytes size);
+  SavedValues saved(int64_t layer) const;
   void forward();
   void head_backward(float scale, std::byte* din);
   void finish();
@@ -90,7 +92,8 @@ class NetworkHarness {
   std::vector<ModuleSpec> modules_;
   size_t tiles_;
   std::vector<Module> packed_;
-  std::unique_ptr<GuardedMemory> activations_;  ///< layers + 1, then two gradients
+  std::unique_ptr<GuardedMemory> activations_;         ///< layers + 1, then two gradients
+  std::vector<std::unique_ptr<GuardedMemory>> saved_;  ///< [layer]; null: nothing is saved
   std::unique_ptr<GuardedMemory> ids_;
   std::unique_ptr<GuardedMemory> labels_;
   std::unique_ptr<GuardedMemory> loss_;

@@ -123,6 +123,13 @@ class GoldenFile {
   uint64_t data_begin_ = 0;
 };
 
+void expect_same_bits(const NamedValues& a, const NamedValues& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, values] : a) {
+    EXPECT_EQ(values, b.at(name)) << name;
+  }
+}
+
 class NetworkParity : public testing::TestWithParam<const char*> {
  protected:
   NetworkParity()
@@ -182,6 +189,19 @@ TEST_P(NetworkParity, EveryParameterHasAGradient) {
   EXPECT_EQ(gradients.size(), reader_.tensors().size());
 }
 
+TEST_P(NetworkParity, BitsDoNotDependOnTheRecomputeLevel) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    NamedValues expected;
+    const double expected_loss = make_harness(dtype, {})->loss_and_gradients(kUnscaled, expected);
+    for (const Recompute level : {Recompute::none, Recompute::mlp}) {
+      NamedValues gradients;
+      const auto harness = make_harness(dtype, {.recompute = level});
+      EXPECT_EQ(harness->loss_and_gradients(kUnscaled, gradients), expected_loss);
+      expect_same_bits(gradients, expected);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, NetworkParity,
                          testing::Values("llama_llama3", "llama_linear", "mistral", "qwen2",
                                          "qwen3"),
@@ -221,10 +241,54 @@ TEST(Network, GradientsMatchFiniteDifferences) {
   }
 }
 
-void expect_same_bits(const NamedValues& a, const NamedValues& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, values] : a) {
-    EXPECT_EQ(values, b.at(name)) << name;
+TEST(Network, BitsOfEveryOptionalPartDoNotDependOnTheRecomputeLevel) {
+  for (const bool din_is_dout : {true, false}) {
+    NamedValues reference;
+    for (const Recompute level : {Recompute::block, Recompute::mlp, Recompute::none}) {
+      NetworkHarness harness(everything_config(), DType::bf16, {2, 9},
+                             {.din_is_dout = din_is_dout, .recompute = level});
+      prepare(harness);
+      NamedValues gradients;
+      harness.loss_and_gradients(kUnscaled, gradients);
+      if (reference.empty()) {
+        reference = gradients;
+      }
+      expect_same_bits(gradients, reference);
+    }
+  }
+}
+
+TEST(Network, SavesWhatTheLevelDoesNotComputeAgain) {
+  const auto device = device::make_cpu_device();
+  ModelConfig config = everything_config();
+  const auto padded = [](int64_t bytes) { return Bytes((bytes + 63) / 64 * 64); };
+  const int64_t tokens = 18;
+  for (const bool qk_norm : {true, false}) {
+    config.qk_norm = qk_norm;
+    const Network network(config, DType::bf16, {2, 9}, *device);
+    // q, out and k, v, once more before the norms, their 1/rms; log-sum-exp; the residual stream.
+    Bytes attention = padded(tokens * 60 * 2) * 2 + padded(tokens * 20 * 2) * 3;
+    attention += padded(tokens * 6 * 4);
+    if (qk_norm) {
+      attention += padded(tokens * 60 * 2) + padded(tokens * 20 * 2) + padded(tokens * 6 * 4) +
+                   padded(tokens * 2 * 4);
+    }
+    EXPECT_EQ(network.saved_bytes(Recompute::block), Bytes(0));
+    EXPECT_EQ(network.saved_bytes(Recompute::mlp), attention);
+    EXPECT_EQ(network.saved_bytes(Recompute::none), attention + padded(tokens * 28 * 2) * 2);
+  }
+}
+
+TEST(Network, SavedValuesNeedMemory) {
+  const auto device = device::make_cpu_device();
+  Network network(everything_config(), DType::bf16, {1, 8}, *device);
+  const auto memory = device->allocate(network.block_forward_workspace());
+  const auto stream = device->create_stream("test");
+  for (const SavedValues saved :
+       {SavedValues{Recompute::none, nullptr}, SavedValues{Recompute::block, memory->data()}}) {
+    EXPECT_THROW(network.block_forward(*stream, nullptr, nullptr, nullptr, saved,
+                                       {memory->data(), memory->size()}),
+                 InternalError);
   }
 }
 
@@ -348,7 +412,7 @@ TEST(Network, SmallerWorkspaceIsRefused) {
   const auto memory = device->allocate(needed);
   const auto stream = device->create_stream("test");
   const auto run_in = [&](device::Workspace workspace) {
-    network.block_backward(*stream, nullptr, nullptr, nullptr, nullptr, nullptr, workspace);
+    network.block_backward(*stream, nullptr, nullptr, nullptr, nullptr, nullptr, {}, workspace);
   };
   EXPECT_THROW(run_in({memory->data(), needed - Bytes(1)}), InternalError);
   EXPECT_THROW(run_in({memory->data() + 8, needed}), InternalError);  // not aligned
@@ -375,7 +439,11 @@ TEST(Network, CountsFloatingPointOperations) {
   const double attention = 2 * 2 * pairs * 6 * 10;
   EXPECT_DOUBLE_EQ(network.block_forward_flops(), linear + attention);
   const double down = 2 * tokens * 20 * 28;
-  EXPECT_DOUBLE_EQ(network.block_backward_flops(), 3 * linear - down + 3.5 * attention);
+  EXPECT_DOUBLE_EQ(network.block_backward_flops(Recompute::block),
+                   3 * linear - down + 3.5 * attention);
+  EXPECT_DOUBLE_EQ(network.block_backward_flops(Recompute::mlp),
+                   2 * linear + 2 * down + 2.5 * attention);
+  EXPECT_DOUBLE_EQ(network.block_backward_flops(Recompute::none), 2 * linear + 2.5 * attention);
   // 37 = 3 tiles of 10 computed twice and a last one of 7.
   EXPECT_DOUBLE_EQ(network.head_flops(), 2 * tokens * 20 * (3 * 37 + 30));
 }

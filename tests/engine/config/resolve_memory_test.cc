@@ -258,6 +258,19 @@ TEST(ResolveHeadrace, OtherKeys) {
   EXPECT_EQ(replaced.aio.backend, IoBackendChoice::io_uring);
 }
 
+TEST(ResolveHeadrace, RecomputeLevel) {
+  const auto level_of = [](const std::string& text) {
+    return settings_of(R"("headrace": {"recompute": )" + text + "}").recompute;
+  };
+  EXPECT_EQ(settings_of("").recompute, std::nullopt);
+  EXPECT_EQ(level_of("\"auto\""), std::nullopt);
+  EXPECT_EQ(level_of("\"none\""), model::Recompute::none);
+  EXPECT_EQ(level_of("\"mlp\""), model::Recompute::mlp);
+  EXPECT_EQ(level_of("\"block\""), model::Recompute::block);
+  EXPECT_THAT(problem_of(file_with(R"("headrace": {"recompute": "all"})")),
+              HasSubstr("headrace.recompute"));
+}
+
 TEST(ResolveAll, ProblemsAreReportedTogether) {
   const std::string problem = problem_of(
       R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}, "aio": {"block_size": 5000},

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "engine/memory_plan.h"
+#include "model/recompute.h"
+
+namespace headrace::engine {
+
+/// Of each layer.
+using RecomputeLevels = std::vector<model::Recompute>;
+
+/// What the choice is made with.
+struct RecomputeTrials {
+  /// The same plan with other levels; empty where it does not fit the budgets.
+  std::function<std::optional<MemoryPlan>(const RecomputeLevels&)> plan_with;
+  /// Predicted duration of a plan's step.
+  std::function<double(const MemoryPlan&)> seconds;
+};
+
+/// Makes a plan faster in which every block is computed again in backward, where memory allows: the
+/// last blocks save more, which backward needs first and so for the shortest time. At most about
+/// ten plans are simulated, none where nothing fits.
+MemoryPlan choose_recompute(MemoryPlan plan, const RecomputeTrials& trials);
+
+}  // namespace headrace::engine
