@@ -8,6 +8,7 @@
 
 #include "aio/profile_catalog.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/run_setup.h"
 #include "engine/trainer.h"
 #include "model/shapes.h"
@@ -69,6 +70,9 @@ void use_given_rates(const GivenRates& given, engine::Hardware& hardware) {
 void use_hardware_budgets(const engine::Hardware& hardware, engine::Settings& settings) {
   constexpr double kDiskShare = 0.9;
   if (hardware.device_size && !settings.budgets.device) {
+    log_message(LogLevel::info,
+                fmt::format("headrace.device_memory: {} of the card that --hardware names",
+                            format_bytes(*hardware.device_size)));
     settings.budgets.device = hardware.device_size;
     settings.compute = engine::ComputePlace::device;
   }

@@ -151,10 +151,11 @@ void add_suggestions(const PlanReport& report, std::string& text) {
     text += "Suggestions      none: nothing that was tried makes it 3 % faster\n";
     return;
   }
-  text += fmt::format("{:<70} {:>8} {:>10}\n", "Suggestions, each alone", "tokens/s", "");
+  text += fmt::format("{:<66} {:>8} {:>8}   {}\n", "Suggestions, each alone", "tokens/s", "change",
+                      "busiest lane");
   for (const engine::Suggestion& each : report.suggestions) {
     text += fmt::format(
-        "  {:<68} {:>8.4g} {:>+8.0f} %  {} {:.0f} %\n", each.change, each.plan.tokens_per_second(),
+        "  {:<64} {:>8.4g} {:>+6.0f} %   {} {:.0f} %\n", each.change, each.plan.tokens_per_second(),
         100 * (each.speedup - 1), scheduler::to_string(each.plan.binding()),
         100 * each.plan.busy[static_cast<size_t>(each.plan.binding())] / each.plan.seconds);
   }

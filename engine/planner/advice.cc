@@ -175,20 +175,21 @@ std::vector<Suggestion> suggest(const PlanQuestion& question, const StepPlan& pl
   const std::vector<std::vector<Trial>> kinds = {batch_trials(question),
                                                  memory_trials(question, plan),
                                                  setting_trials(question, plan, hardware)};
-  std::vector<PlanQuestion> questions;
+  std::vector<PlanQuestion> questions{question};  // quick plans are compared with each other
   for (const std::vector<Trial>& kind : kinds) {
     for (const Trial& trial : kind) {
       questions.push_back(trial.question);
     }
   }
   const std::vector<PlanAnswer> answers = plan_all(questions, PlanDepth::quick);
+  const double tokens_per_second = answers.front().plan.value_or(plan).tokens_per_second();
   std::vector<Suggestion> suggestions;
-  size_t next = 0;
+  size_t next = 1;
   for (size_t k = 0; k < kinds.size(); ++k) {
     std::vector<Suggestion> found;
     for (const Trial& trial : kinds[k]) {
       const std::optional<StepPlan>& other = answers[next++].plan;
-      const double speedup = other ? other->tokens_per_second() / plan.tokens_per_second() : 0;
+      const double speedup = other ? other->tokens_per_second() / tokens_per_second : 0;
       if (speedup >= kWorthwhile) {
         found.push_back({trial.change, *other, speedup});
       }

@@ -130,6 +130,8 @@ class PlanBoundary : public testing::TestWithParam<std::tuple<Family, PlacementC
   PlanQuestion question_;
 };
 
+class PlannedBytes : public PlanBoundary {};
+
 TEST_P(PlanBoundary, TheMinimumRunsAndLessIsRefused) {
   const PlanQuestion least = at_minimum(question_);
   const test::Curve curve = train_curve(curve_of(folder_.path(), least, 2), least.options);
@@ -142,9 +144,9 @@ TEST_P(PlanBoundary, TheMinimumRunsAndLessIsRefused) {
   }
 }
 
-/// Which bytes move does not depend on measured rates with this policy, so that every late step
-/// moves what was planned before the run.
-TEST_P(PlanBoundary, ARunMovesThePlannedBytes) {
+/// Which bytes move does not depend on measured rates with this policy: a run's fourth step moves
+/// what the plan, made before the run, says of the fourth.
+TEST_P(PlannedBytes, AreThoseOfTheRun) {
   PlanQuestion question = question_;
   engine::EngineOptions& options = question.options;
   const engine::MinimumBudgets minimum = minimum_of(question);
@@ -156,7 +158,7 @@ TEST_P(PlanBoundary, ARunMovesThePlannedBytes) {
   options.policy = "lru";
   const engine::StepPlan plan = plan_step(question, engine::PlanDepth::full);
   engine::EngineReport last;
-  test::CurveSettings settings = curve_of(folder_.path(), question, 5);
+  test::CurveSettings settings = curve_of(folder_.path(), question, 4);
   settings.observe = [&](const engine::EngineReport& report) { last = report; };
   train_curve(settings, options);
   EXPECT_EQ(plan.traffic.nvme_read.count(), last.traffic.nvme_read);
@@ -165,7 +167,7 @@ TEST_P(PlanBoundary, ARunMovesThePlannedBytes) {
   EXPECT_EQ(plan.traffic.device_to_host.count(), last.traffic.device_to_host);
   EXPECT_LE(plan.peak_host, options.memory.host_memory);
   EXPECT_LE(plan.peak_device, options.memory.device_memory.value_or(Bytes(0)));
-  EXPECT_GE(plan.seconds, plan.bound_seconds);
+  EXPECT_GE(plan.seconds * (1 + 1e-9), plan.bound_seconds);
 }
 
 std::string name_of(
@@ -179,6 +181,10 @@ std::string name_of(
 INSTANTIATE_TEST_SUITE_P(All, PlanBoundary,
                          testing::Combine(testing::Values(Family::llama, Family::mistral,
                                                           Family::qwen2, Family::qwen3),
+                                          testing::ValuesIn(kPlacements), testing::Values(1, 2)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(All, PlannedBytes,
+                         testing::Combine(testing::Values(Family::llama, Family::qwen3),
                                           testing::ValuesIn(kPlacements), testing::Values(1, 2)),
                          name_of);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 
 #include "base/error.h"
@@ -58,7 +59,7 @@ TEST(Shapes, TheMadeUpOnesHaveTheirNominalSize) {
 TEST(Shapes, AreFoundByNameFileOrFolder) {
   const ModelConfig shape = shape_config("qwen3-0.6b");
   const test::TemporaryFolder folder;
-  folder.write("config.json", to_config_json(shape, DType::bf16));
+  std::ofstream(folder.path() + "/config.json") << to_config_json(shape, DType::bf16);
   for (const std::string& name :
        {std::string("qwen3-0.6b"), folder.path(), folder.path() + "/config.json"}) {
     EXPECT_EQ(parameter_count(find_model_config(name)), parameter_count(shape)) << name;
