@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/gpu_options.h"
 #include "engine/nvme_weights.h"
 #include "tiers/topology.h"
 
@@ -123,6 +124,11 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
   options.memory.rates = assumed_rates(settings);
+  if (settings.compute == ComputePlace::device) {
+    if (const device::GpuSearch search = device::find_gpu(); search.gpu) {
+      use_gpu(options, *search.gpu);
+    }
+  }
   return options;
 }
 
