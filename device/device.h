@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,8 +14,8 @@ namespace headrace::device {
 
 class Kernels;
 
-/// A block of device memory, page aligned; freed with the object. Its bytes can be addressed by
-/// the CPU only where Device::is_host_addressable().
+/// A block of device memory, page aligned, zero at first; freed with the object. Its bytes can be
+/// addressed by the CPU only where Device::is_host_addressable().
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -51,6 +52,12 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
+/// Host memory that a device copies from and to on its own, for as long as this lives.
+class HostRegistration {
+ public:
+  virtual ~HostRegistration() = default;
+};
+
 /// One compute device. Thread-safe except where noted. Streams and memory must not outlive it.
 class Device {
  public:
@@ -62,6 +69,10 @@ class Device {
   virtual std::unique_ptr<Memory> allocate(Bytes size) = 0;
   virtual std::unique_ptr<Stream> create_stream(std::string stream_name) = 0;
   virtual Kernels& kernels() = 0;
+  /// Page-locks host memory, so that copies of it are direct and take no host thread. Null where
+  /// nothing is gained, or where it is refused: then copies are staged, which is logged once with
+  /// the reason and what it costs. The memory must outlive the registration.
+  virtual std::unique_ptr<HostRegistration> register_host(std::span<std::byte> memory) = 0;
 };
 
 /// The CPU as a device: streams are threads, memory is anonymous pages (transparent huge pages

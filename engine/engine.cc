@@ -20,7 +20,7 @@ constexpr size_t kSchedulesKept = 4;
 }  // namespace
 
 Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
-    : device_(device::make_cpu_device()),
+    : device_(options.make_device ? options.make_device() : device::make_cpu_device()),
       network_(std::make_unique<model::Network>(config, options.dtype, options.shape, *device_,
                                                 options.vocab_tile)),
       plan_(plan_memory(*network_, options)),
@@ -28,6 +28,10 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
       rates_(options.memory.rates),
       compute_stream_(device_->create_stream("hr-compute")),
       pace_(options.least_seconds, *compute_stream_) {
+  const Placement& placement = plan_.layout.placement;
+  HR_CHECK(device_->is_host_addressable() ||
+               (placement.compute == Tier::device && placement.update() == Tier::host),
+           "{} cannot work on host memory, nor the CPU on its", device_->name());
   allocate_memory(options);
   open_store(options);
   down_stream_ = create_copy_stream("hr-to-device", options.link_limit);
@@ -56,6 +60,9 @@ void Engine::allocate_memory(const EngineOptions& options) {
   std::byte* fixed_base = host_memory_->data() + plan_.host_arena.count();
   host_arena_ = std::make_unique<tiers::Arena>(Tier::host, host_memory_->data(), plan_.host_arena);
   if (plan_.has_device()) {
+    if (options.pin_memory) {
+      host_registration_ = device_->register_host(host_memory_->bytes());
+    }
     device_memory_ = device_->allocate(plan_.device_arena + fixed);
     device_arena_ =
         std::make_unique<tiers::Arena>(Tier::device, device_memory_->data(), plan_.device_arena);

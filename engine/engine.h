@@ -44,6 +44,8 @@ struct EngineOptions {
   scheduler::LivenessLimits liveness;  ///< of that policy
   int64_t vocab_tile = 4096;
   bool pin_memory = true;
+  /// Of the device that computes; empty: the CPU.
+  std::function<std::unique_ptr<device::Device>()> make_device;
   aio::IoEngineOptions io;
   std::vector<std::string> nvme_paths;
   std::vector<double> nvme_weights;  ///< share of the data per path, any scale; empty: equal
@@ -176,6 +178,7 @@ class Engine {
 
   std::unique_ptr<device::Memory> device_memory_;
   std::unique_ptr<tiers::HostMemory> host_memory_;
+  std::unique_ptr<device::HostRegistration> host_registration_;
   std::unique_ptr<tiers::Arena> device_arena_;
   std::unique_ptr<tiers::Arena> host_arena_;
   ComputeScratch scratch_;

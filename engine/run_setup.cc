@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/gpu_options.h"
 #include "engine/nvme_weights.h"
 #include "engine/planner/hardware.h"
 #include "tiers/topology.h"
@@ -106,6 +107,11 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.memory = make_memory_request(settings, limits);
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
+  if (settings.compute == ComputePlace::device) {
+    if (const device::GpuSearch search = device::find_gpu(); search.gpu) {
+      use_gpu(options, *search.gpu);
+    }
+  }
   use_hardware(known_hardware(settings), settings, options);
   return options;
 }

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "device/gpu.h"
 #include "proto/config_parser.h"
 
 namespace headrace::tools {
@@ -39,6 +40,11 @@ engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_
   context_.nvme_budget = size_of(nvme_budget_, "--nvme-budget");
   context_.total_steps = total_steps;
   context_.hidden_size = model.hidden_size;
+  const device::GpuSearch gpus = device::find_gpu();
+  context_.has_gpu = gpus.gpu.has_value();
+  if (!context_.has_gpu) {
+    log_debug("no GPU: {}", gpus.refusal);
+  }
   const proto::ParsedConfig parsed = proto::load_config(config_);
   const engine::Resolution resolution = engine::resolve(parsed.config, context_, config_);
   for (const auto* notes : {&parsed.notes, &resolution.notes}) {

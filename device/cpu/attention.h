@@ -10,7 +10,7 @@ namespace headrace::device::cpu {
 /// heads that share a key/value head, by a block of keys; scores, statistics and sums are fp32,
 /// tiles above the diagonal are skipped. The cut depends on the shape only and every sum has a
 /// fixed order, so the bits depend neither on the number of threads nor on addresses. Arguments are
-/// those of Kernels, checked by the caller (check_attention in kernel_checks.h). Thread-safe; keeps
+/// those of Kernels, checked by the caller (kernel_checks.h). Thread-safe; keeps
 /// a reference to the cache.
 class CpuAttention {
  public:

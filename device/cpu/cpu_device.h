@@ -17,6 +17,9 @@ class CpuDevice : public Device {
   std::unique_ptr<Memory> allocate(Bytes size) override;
   std::unique_ptr<Stream> create_stream(std::string stream_name) override;
   Kernels& kernels() override { return kernels_; }
+  std::unique_ptr<HostRegistration> register_host(std::span<std::byte> /*memory*/) override {
+    return nullptr;
+  }
 
  private:
   CpuKernels kernels_;

@@ -20,7 +20,7 @@ class CpuMatmul {
   CpuMatmul(TileProductCache& products, bool use_bf16_instructions)
       : products_(products), use_bf16_instructions_(use_bf16_instructions) {}
 
-  /// Arguments as of Kernels::matmul, checked by the caller (check_matmul in kernel_checks.h).
+  /// Arguments as of Kernels::matmul, checked by the caller (kernel_checks.h).
   void run(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b, const Matrix& c,
            bool accumulate, Workspace scratch) const;
   /// Exactly what run() needs; depends on shapes and dtypes only.

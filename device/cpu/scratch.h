@@ -5,11 +5,10 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "device/kernel_checks.h"
 #include "device/kernels.h"
 
 namespace headrace::device::cpu {
-
-inline constexpr int64_t kScratchAlignment = 64;
 
 /// Space that `count` elements of T take in a scratch area.
 template <class T>
@@ -36,14 +35,5 @@ class ScratchCarver {
   std::byte* next_;
   Bytes left_;
 };
-
-/// Checks that a kernel was given the scratch it said it needs.
-inline void check_scratch(const Workspace& scratch, Bytes needed) {
-  HR_CHECK(scratch.size >= needed && (needed.count() == 0 || scratch.data != nullptr),
-           "scratch of {} bytes at {}, {} are needed", scratch.size, fmt::ptr(scratch.data),
-           needed);
-  HR_CHECK(reinterpret_cast<uintptr_t>(scratch.data) % kScratchAlignment == 0,
-           "scratch at {} is not aligned to {} bytes", fmt::ptr(scratch.data), kScratchAlignment);
-}
 
 }  // namespace headrace::device::cpu

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -13,8 +14,11 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/random.h"
+#include "device/cuda/cuda_device.h"
 #include "device/device.h"
+#include "device/gpu.h"
 #include "device/kernels.h"
+#include "tests/fake_cuda/fake_cuda.h"
 
 /// One suite for all devices: tests are written over DeviceTest and instantiated with
 /// HEADRACE_DEVICE_SUITE; a new backend joins by one line in all_devices().
@@ -29,8 +33,20 @@ struct DeviceFactory {
   }
 };
 
+inline std::unique_ptr<Device> make_fake_cuda_device() {
+  return std::make_unique<cuda::CudaDevice>(std::make_shared<FakeCuda>(), 0);
+}
+
+/// The real GPU is asked for by $HEADRACE_TEST_GPU, as the tests with the label gpu do.
 inline std::vector<DeviceFactory> all_devices() {
-  return {{"cpu", make_cpu_device}};
+  std::vector<DeviceFactory> devices = {{"cpu", make_cpu_device},
+                                        {"fake_cuda", make_fake_cuda_device}};
+  if (std::getenv("HEADRACE_TEST_GPU") != nullptr) {
+    if (const GpuSearch search = find_gpu(); search.gpu) {
+      devices.push_back({"gpu", search.gpu->make_device});
+    }
+  }
+  return devices;
 }
 
 inline double decode(DType dtype, const std::byte* source) {

@@ -202,6 +202,9 @@ class LimitedDevice : public Device {
     return make_limited_stream(cpu_->create_stream(std::move(stream_name)), kRate);
   }
   Kernels& kernels() override { return cpu_->kernels(); }
+  std::unique_ptr<HostRegistration> register_host(std::span<std::byte> memory) override {
+    return cpu_->register_host(memory);
+  }
 
  private:
   std::unique_ptr<Device> cpu_ = make_cpu_device();

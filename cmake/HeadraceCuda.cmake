@@ -1,0 +1,62 @@
+# The CUDA backend, libheadrace_cuda.so: built by calling nvcc, where it is found. Nothing else of the
+# build knows of CUDA, so that the same `headrace` runs with and without a GPU.
+find_program(HEADRACE_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin" /usr/local/cuda/bin)
+if(HEADRACE_NVCC)
+  set(default_cuda ON)
+else()
+  set(default_cuda OFF)
+endif()
+option(HEADRACE_CUDA "Build the CUDA backend" ${default_cuda})
+# Ampere, Ada, Hopper, Blackwell. The last one is also kept as PTX, for GPUs that come later.
+set(HEADRACE_CUDA_ARCHITECTURES "80;89;90;100" CACHE STRING
+    "Compute capabilities that the CUDA backend is built for, without the point")
+if(HEADRACE_CUDA AND NOT HEADRACE_NVCC)
+  message(FATAL_ERROR "HEADRACE_CUDA is on, but nvcc is not found; set CUDA_HOME, or turn it off")
+endif()
+
+# headrace_cuda_library(NAME SOURCES...): a shared library of .cu files in bin/, and the target NAME.
+function(headrace_cuda_library name)
+  set(flags -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr
+      # The same bits as the CPU's: nothing is fused into one rounding.
+      --fmad=false
+      # fmt 9 takes nvcc for a compiler without constexpr.
+      -DFMT_USE_CONSTEXPR=1
+      -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Wno-unknown-pragmas)
+  if(HEADRACE_WERROR)
+    list(APPEND flags -Werror=all-warnings)
+  endif()
+  foreach(architecture ${HEADRACE_CUDA_ARCHITECTURES})
+    list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
+  endforeach()
+  list(APPEND flags -gencode arch=compute_${architecture},code=compute_${architecture})
+  set(launcher)
+  if(HEADRACE_CCACHE)
+    set(launcher ${HEADRACE_CCACHE})
+  endif()
+  set(objects)
+  foreach(source ${ARGN})
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/${source}.o")
+    add_custom_command(
+      OUTPUT "${object}"
+      COMMAND ${launcher} ${HEADRACE_NVCC} ${flags} "-I${PROJECT_SOURCE_DIR}" -MD -MF "${object}.d"
+              -c "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -o "${object}"
+      DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}"
+      DEPFILE "${object}.d"
+      COMMENT "Building CUDA object ${source}"
+      VERBATIM)
+    list(APPEND objects "${object}")
+  endforeach()
+  set(library "${PROJECT_BINARY_DIR}/bin/lib${name}.so")
+  get_filename_component(cuda_bin "${HEADRACE_NVCC}" REALPATH)
+  get_filename_component(cuda_bin "${cuda_bin}" DIRECTORY)
+  get_filename_component(cuda_root "${cuda_bin}" DIRECTORY)
+  add_custom_command(
+    OUTPUT "${library}"
+    COMMAND ${CMAKE_COMMAND} -E make_directory "${PROJECT_BINARY_DIR}/bin"
+    COMMAND ${HEADRACE_NVCC} -shared -cudart static -o "${library}" ${objects} -lcublasLt
+            -Xlinker "-rpath,${cuda_root}/lib64" -Xlinker --no-undefined
+    DEPENDS ${objects}
+    COMMENT "Linking CUDA library lib${name}.so"
+    VERBATIM)
+  add_custom_target(${name} ALL DEPENDS "${library}")
+endfunction()

@@ -1,0 +1,308 @@
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "device/cuda/backend/launch_kernel.cuh"
+#include "device/cuda/cuda_api.h"
+
+// The calls of CudaApi, one to one, on the CUDA runtime and cuBLASLt. No decision is taken here:
+// what can be got wrong lies on the host side, where the tests see it.
+namespace headrace::device::cuda {
+
+namespace {
+
+Status status_of(cudaError_t code) {
+  return {Status::Library::runtime, static_cast<int>(code)};
+}
+Status status_of(cublasStatus_t code) {
+  return {Status::Library::cublas_lt, static_cast<int>(code)};
+}
+
+static_assert(kOutOfMemory == cudaErrorMemoryAllocation && kNotReady == cudaErrorNotReady &&
+              kLtNotSupported == CUBLAS_STATUS_NOT_SUPPORTED);
+static_assert(sizeof(LtAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// A product as cuBLASLt describes it. Nothing in it is allocated.
+class LtDescription {
+ public:
+  explicit LtDescription(const LtProduct& product) {
+    const cublasComputeType_t compute =
+        product.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    keep(cublasLtMatmulDescInit(&operation_, compute, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    layout(a_, product.ab_type, product.a_rows, product.a_columns, product.lda);
+    layout(b_, product.ab_type, product.b_rows, product.b_columns, product.ldb);
+    layout(c_, product.c_type, product.c_rows, product.c_columns, product.ldc);
+  }
+
+  /// The first error on the way.
+  cublasStatus_t status() const { return status_; }
+  cublasLtMatmulDesc_t operation() { return &operation_; }
+  cublasLtMatrixLayout_t a() { return &a_; }
+  cublasLtMatrixLayout_t b() { return &b_; }
+  cublasLtMatrixLayout_t c() { return &c_; }
+
+ private:
+  void keep(cublasStatus_t status) {
+    if (status_ == CUBLAS_STATUS_SUCCESS) {
+      status_ = status;
+    }
+  }
+  void set(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t value) {
+    keep(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof(value)));
+  }
+  void layout(cublasLtMatrixLayoutOpaque_t& made, DType dtype, int64_t rows, int64_t columns,
+              int64_t ld) {
+    keep(cublasLtMatrixLayoutInit(&made, data_type(dtype), static_cast<uint64_t>(rows),
+                                  static_cast<uint64_t>(columns), ld));
+  }
+
+  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;
+  cublasLtMatmulDescOpaque_t operation_{};
+  cublasLtMatrixLayoutOpaque_t a_{};
+  cublasLtMatrixLayoutOpaque_t b_{};
+  cublasLtMatrixLayoutOpaque_t c_{};
+};
+
+/// What an algorithm must keep to.
+cublasStatus_t set_preference(cublasLtMatmulPreferenceOpaque_t& preference,
+                              const LtProduct& product) {
+  cublasStatus_t first = cublasLtMatmulPreferenceInit(&preference);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    const cublasStatus_t status =
+        cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value));
+    first = first == CUBLAS_STATUS_SUCCESS ? status : first;
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(product.workspace));
+  // Parts of a sum are added in fp32, never in the type of the result.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.a_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.b_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.c_alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.c_alignment);
+  return first;
+}
+
+class RuntimeApi final : public CudaApi {
+ public:
+  RuntimeApi() = default;
+  RuntimeApi(const RuntimeApi&) = delete;
+  RuntimeApi& operator=(const RuntimeApi&) = delete;
+  ~RuntimeApi() override {
+    for (const auto& [device, handle] : handles_) {
+      cublasLtDestroy(handle);
+    }
+  }
+
+  Status device_count(int* count) override { return status_of(cudaGetDeviceCount(count)); }
+  Status device_facts(int device, GpuFacts* facts) override;
+  Status set_device(int device) override { return status_of(cudaSetDevice(device)); }
+  Status memory_info(size_t* available, size_t* total) override {
+    return status_of(cudaMemGetInfo(available, total));
+  }
+
+  Status allocate(void** pointer, size_t size) override {
+    return status_of(cudaMalloc(pointer, size));
+  }
+  Status release(void* pointer) override { return status_of(cudaFree(pointer)); }
+  Status host_register(void* pointer, size_t size) override {
+    return status_of(cudaHostRegister(pointer, size, cudaHostRegisterPortable));
+  }
+  Status host_unregister(void* pointer) override {
+    return status_of(cudaHostUnregister(pointer));
+  }
+
+  Status stream_create(StreamHandle* stream) override {
+    return status_of(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+  }
+  Status stream_destroy(StreamHandle stream) override {
+    return status_of(cudaStreamDestroy(stream));
+  }
+  Status stream_synchronize(StreamHandle stream) override {
+    return status_of(cudaStreamSynchronize(stream));
+  }
+  Status stream_wait_event(StreamHandle stream, EventHandle event) override {
+    return status_of(cudaStreamWaitEvent(stream, event, 0));
+  }
+  Status event_create(EventHandle* event) override {
+    return status_of(
+        cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
+  }
+  Status event_destroy(EventHandle event) override { return status_of(cudaEventDestroy(event)); }
+  Status event_record(EventHandle event, StreamHandle stream) override {
+    return status_of(cudaEventRecord(event, stream));
+  }
+  Status event_query(EventHandle event) override { return status_of(cudaEventQuery(event)); }
+  Status event_synchronize(EventHandle event) override {
+    return status_of(cudaEventSynchronize(event));
+  }
+
+  Status copy(void* target, const void* source, size_t size, StreamHandle stream) override {
+    return status_of(cudaMemcpyAsync(target, source, size, cudaMemcpyDefault, stream));
+  }
+  Status fill(void* target, int byte, size_t size, StreamHandle stream) override {
+    return status_of(cudaMemsetAsync(target, byte, size, stream));
+  }
+  Status launch(const Launch& launch, const void* arguments, StreamHandle stream) override {
+    cudaError_t result = cudaErrorInvalidDeviceFunction;
+    if (!launch_elementwise(launch, arguments, stream, result) &&
+        !launch_rows(launch, arguments, stream, result)) {
+      launch_tiles(launch, arguments, stream, result);
+    }
+    return status_of(result);
+  }
+
+  Status lt_choose(const LtProduct& product, LtAlgorithm* algorithm) override;
+  Status lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
+                     const void* a, const void* b, float beta, void* c, void* workspace,
+                     StreamHandle stream) override;
+
+  const char* describe(Status status) override;
+
+ private:
+  /// cuBLASLt's handle for the calling thread's device.
+  Status handle(cublasLtHandle_t* handle);
+
+  std::mutex mutex_;
+  std::map<int, cublasLtHandle_t> handles_;
+  std::map<std::pair<int, int>, std::string> descriptions_;
+};
+
+Status RuntimeApi::device_facts(int device, GpuFacts* facts) {
+  cudaDeviceProp properties{};
+  cudaError_t status = cudaGetDeviceProperties(&properties, device);
+  const auto then = [&](const auto& call) {
+    status = status == cudaSuccess ? call() : status;
+  };
+  int shared_bytes = 0;
+  *facts = {};
+  then([&] {
+    return cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  });
+  then([&] {
+    return cudaDeviceGetAttribute(&facts->can_register_host_memory,
+                                  cudaDevAttrHostRegisterSupported, device);
+  });
+  then([&] {
+    return cudaDeviceGetPCIBusId(facts->pci_address, sizeof(facts->pci_address), device);
+  });
+  then([&] { return cudaDriverGetVersion(&facts->driver_version); });
+  then([&] { return cudaRuntimeGetVersion(&facts->runtime_version); });
+  std::strncpy(facts->name, properties.name, sizeof(facts->name) - 1);
+  facts->major = properties.major;
+  facts->minor = properties.minor;
+  facts->processors = properties.multiProcessorCount;
+  facts->shared_bytes = shared_bytes;
+  facts->memory = static_cast<int64_t>(properties.totalGlobalMem);
+  return status_of(status);
+}
+
+Status RuntimeApi::handle(cublasLtHandle_t* handle) {
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) {
+    return status_of(status);
+  }
+  const std::lock_guard lock(mutex_);
+  const auto found = handles_.find(device);
+  if (found != handles_.end()) {
+    *handle = found->second;
+    return status_of(CUBLAS_STATUS_SUCCESS);
+  }
+  const cublasStatus_t status = cublasLtCreate(handle);
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    handles_.emplace(device, *handle);
+  }
+  return status_of(status);
+}
+
+Status RuntimeApi::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
+  cublasLtHandle_t lt = nullptr;
+  if (const Status status = handle(&lt); !status.is_ok()) {
+    return status;
+  }
+  LtDescription description(product);
+  if (description.status() != CUBLAS_STATUS_SUCCESS) {
+    return status_of(description.status());
+  }
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  if (const cublasStatus_t status = set_preference(preference, product);
+      status != CUBLAS_STATUS_SUCCESS) {
+    return status_of(status);
+  }
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      lt, description.operation(), description.a(), description.b(), description.c(),
+      description.c(), &preference, 1, &found, &count);
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    return status_of(status);
+  }
+  if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
+    return {Status::Library::cublas_lt, kLtNoneFound};
+  }
+  std::memcpy(algorithm, &found.algo, sizeof(*algorithm));
+  return status_of(CUBLAS_STATUS_SUCCESS);
+}
+
+Status RuntimeApi::lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
+                               const void* a, const void* b, float beta, void* c, void* workspace,
+                               StreamHandle stream) {
+  cublasLtHandle_t lt = nullptr;
+  if (const Status status = handle(&lt); !status.is_ok()) {
+    return status;
+  }
+  LtDescription description(product);
+  if (description.status() != CUBLAS_STATUS_SUCCESS) {
+    return status_of(description.status());
+  }
+  cublasLtMatmulAlgo_t chosen{};
+  std::memcpy(&chosen, &algorithm, sizeof(chosen));
+  return status_of(cublasLtMatmul(lt, description.operation(), &alpha, a, description.a(), b,
+                                  description.b(), &beta, c, description.c(), c, description.c(),
+                                  &chosen, workspace, product.workspace, stream));
+}
+
+const char* RuntimeApi::describe(Status status) {
+  const std::lock_guard lock(mutex_);
+  std::string& text = descriptions_[{static_cast<int>(status.library), status.code}];
+  if (!text.empty()) {
+    return text.c_str();
+  }
+  if (status.library == Status::Library::runtime) {
+    const auto code = static_cast<cudaError_t>(status.code);
+    text = std::string(cudaGetErrorName(code)) + " (" + cudaGetErrorString(code) + ")";
+  } else if (status.code == kLtNoneFound) {
+    text = "no algorithm for this product";
+  } else {
+    const auto code = static_cast<cublasStatus_t>(status.code);
+    text = std::string(cublasLtGetStatusName(code)) + " (" + cublasLtGetStatusString(code) + ")";
+  }
+  return text.c_str();
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) CudaApi* headrace_cuda_api(uint32_t version) {
+  return version == kCudaApiVersion ? std::make_unique<RuntimeApi>().release() : nullptr;
+}
+
+}  // namespace headrace::device::cuda

@@ -1,0 +1,117 @@
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "base/log.h"
+#include "device/cuda/cuda_device.h"
+#include "device/gpu.h"
+
+namespace headrace::device {
+
+namespace cuda {
+
+namespace {
+
+constexpr const char* kLibraryVariable = "HEADRACE_CUDA_LIBRARY";
+
+/// Beside the executable, unless the variable names another.
+std::string library_path() {
+  if (const char* const given = std::getenv(kLibraryVariable)) {
+    return given;
+  }
+  std::error_code failed;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", failed);
+  return failed ? kCudaLibrary : (self.parent_path() / kCudaLibrary).string();
+}
+
+struct LibraryClose {
+  void operator()(void* library) const { dlclose(library); }
+};
+using Library = std::unique_ptr<void, LibraryClose>;
+
+/// The API, which keeps its library open; null, with the reason in `refusal`.
+std::shared_ptr<CudaApi> open_api(std::string& refusal) {
+  const std::string path = library_path();
+  if (path.empty()) {
+    refusal = fmt::format("{} is empty: no GPU is looked for", kLibraryVariable);
+    return nullptr;
+  }
+  // A short word instead of a long load where there is nothing to find.
+  if (const Library driver(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)); driver == nullptr) {
+    refusal = "this machine has no NVIDIA driver (libcuda.so.1)";
+    return nullptr;
+  }
+  const auto library = std::make_shared<Library>(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
+  if (*library == nullptr) {
+    const char* const reason = dlerror();
+    refusal = fmt::format(
+        "the CUDA backend does not load ({}); it is built where nvcc is found and needs "
+        "libcublasLt of the same CUDA release at run time",
+        reason != nullptr ? reason : path);
+    return nullptr;
+  }
+  auto* const entry = reinterpret_cast<CudaEntry*>(dlsym(library->get(), kCudaEntryName));
+  CudaApi* const api = entry != nullptr ? entry(kCudaApiVersion) : nullptr;
+  if (api == nullptr) {
+    refusal = fmt::format(
+        "{} belongs to another version of Headrace (interface {} is needed); build both together",
+        path, kCudaApiVersion);
+    return nullptr;
+  }
+  return {api, [library](CudaApi* owned) {
+            std::default_delete<CudaApi>()(owned);
+            library->reset();
+          }};
+}
+
+std::string describe(const GpuFacts& facts) {
+  const auto version = [](int number) {
+    return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+  };
+  return fmt::format("{} at {}, compute capability {}.{}, {}, CUDA {} with a driver for {}",
+                     facts.name, facts.pci_address, facts.major, facts.minor,
+                     format_bytes(Bytes(facts.memory)), version(facts.runtime_version),
+                     version(facts.driver_version));
+}
+
+GpuSearch search() {
+  GpuSearch result;
+  const std::shared_ptr<CudaApi> api = open_api(result.refusal);
+  if (api == nullptr) {
+    return result;
+  }
+  int count = 0;
+  const Status status = api->device_count(&count);
+  if (!status.is_ok() || count == 0) {
+    result.refusal = fmt::format(
+        "the CUDA backend finds no GPU ({}); nvidia-smi shows what the "
+        "driver sees",
+        status.is_ok() ? "the driver lists none" : api->describe(status));
+    return result;
+  }
+  try {
+    const auto device = std::make_unique<CudaDevice>(api, 0);
+    GpuFound found;
+    found.description = describe(device->facts());
+    found.memory = Bytes(device->facts().memory);
+    found.free_memory = device->free_memory();
+    found.make_device = [api] { return std::make_unique<CudaDevice>(api, 0); };
+    result.gpu = std::move(found);
+  } catch (const Error& error) {
+    result.refusal = fmt::format("a GPU is there but cannot be used: {}", error.what());
+  }
+  return result;
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+GpuSearch find_gpu() {
+  return cuda::search();
+}
+
+}  // namespace headrace::device

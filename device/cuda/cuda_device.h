@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/host_ranges.h"
+#include "device/device.h"
+
+namespace headrace::device::cuda {
+
+/// One GPU behind the Device contract. Thread-safe.
+class CudaDevice : public Device {
+ public:
+  /// `api` must outlive the device. CudaError if the GPU cannot be used.
+  CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const KernelOptions& options = {});
+
+  std::string_view name() const override { return name_; }
+  bool is_host_addressable() const override { return false; }
+  std::unique_ptr<Memory> allocate(Bytes size) override;
+  std::unique_ptr<Stream> create_stream(std::string stream_name) override;
+  Kernels& kernels() override { return kernels_; }
+  std::unique_ptr<HostRegistration> register_host(std::span<std::byte> memory) override;
+
+  const GpuFacts& facts() const { return gpu_.facts; }
+  /// Of its memory, now.
+  Bytes free_memory() const;
+
+ private:
+  std::shared_ptr<CudaApi> api_;
+  Gpu gpu_;
+  std::string name_;
+  HostRanges ranges_;
+  CudaKernels kernels_;
+};
+
+}  // namespace headrace::device::cuda

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/cuda_stream.h"
+#include "device/cuda/launch.h"
+#include "device/kernels.h"
+
+/// From checked arguments to launches: what the parts of CudaKernels share.
+namespace headrace::device::cuda {
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Of Kernels' callers; InternalError for the stream of another device.
+CudaStream& cuda_stream(Stream& stream);
+
+/// A grid of x by y blocks; nothing is launched where one of them is 0. InternalError where CUDA
+/// has no such grid.
+Launch make_launch(KernelId kernel, DType dtype, int64_t x, int64_t y, uint32_t threads,
+                   int64_t shared_bytes = 0);
+
+/// Threads for a row of this many elements: no more than it keeps busy.
+uint32_t threads_for(int64_t columns);
+
+/// Posts the launch with its argument structure.
+template <class Arguments>
+void post_launch(const Gpu& gpu, Stream& stream, const Launch& launch, const Arguments& arguments) {
+  if (launch.grid_x == 0 || launch.grid_y == 0) {
+    return;
+  }
+  cuda_stream(stream).post([&gpu, launch, arguments](StreamHandle handle) {
+    gpu.check(gpu.api.launch(launch, &arguments, handle), [&] {
+      return fmt::format("launch of kernel {} with {} x {} blocks of {} threads, {} bytes shared",
+                         static_cast<int>(launch.kernel), launch.grid_x, launch.grid_y,
+                         launch.threads, launch.shared_bytes);
+    });
+  });
+}
+
+/// Launches an elementwise kernel; `columns` and `rows` are those of all operands.
+void post_elementwise(const Gpu& gpu, Stream& stream, KernelId kernel, DType dtype,
+                      DType target_dtype, ElementwiseArguments arguments);
+
+/// The attention of cuda_attention.cc; arguments as of Kernels, checked by the caller.
+void post_attention_forward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
+                            DType dtype, AttentionArguments arguments);
+void post_attention_backward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
+                             DType dtype, AttentionArguments arguments);
+Bytes attention_scratch_bytes(const AttentionShape& shape);
+
+}  // namespace headrace::device::cuda

@@ -1,0 +1,133 @@
+#include "device/cuda/cuda_matmul.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "device/cuda/cuda_launch.h"
+#include "device/cuda/kernels/matmul_grid.inl.h"
+
+namespace headrace::device::cuda {
+
+namespace {
+
+// What cuBLASLt may use to split long sums between processors: partial results of a few times the
+// size of c, or 32 MiB, which is what NVIDIA recommends for Hopper.
+constexpr int64_t kMostWorkspace = int64_t{32} << 20;
+constexpr int64_t kLeastWorkspace = int64_t{16} << 10;
+constexpr int64_t kPartialResults = 8;
+constexpr int64_t kWorkspaceAlignment = 256;
+
+uint32_t alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<uintptr_t>(address) | 256U;
+  return static_cast<uint32_t>(bits & ~(bits - 1));
+}
+
+std::string describe(const LtProduct& p) {
+  return fmt::format("{}{} [{}, {}] ld {} times {}{} [{}, {}] ld {} into {} [{}, {}] ld {}",
+                     to_string(p.ab_type), p.transpose_a ? "^T" : "", p.a_rows, p.a_columns, p.lda,
+                     to_string(p.ab_type), p.transpose_b ? "^T" : "", p.b_rows, p.b_columns, p.ldb,
+                     to_string(p.c_type), p.c_rows, p.c_columns, p.ldc);
+}
+
+void post_plain(const Gpu& gpu, Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                bool transpose_b, const Matrix& c, bool accumulate) {
+  MatmulArguments arguments;
+  arguments.a = a.data;
+  arguments.b = b.data;
+  arguments.c = c.data;
+  arguments.a_row = transpose_a ? 1 : a.stride;
+  arguments.a_inner = transpose_a ? a.stride : 1;
+  arguments.b_inner = transpose_b ? 1 : b.stride;
+  arguments.b_column = transpose_b ? b.stride : 1;
+  arguments.c_stride = c.stride;
+  arguments.rows = c.rows;
+  arguments.columns = c.columns;
+  arguments.depth = transpose_a ? a.rows : a.columns;
+  arguments.accumulate = accumulate;
+  constexpr int64_t kTile = MatmulArguments::kTile;
+  Launch launch =
+      make_launch(KernelId::matmul, a.dtype, ceil_div(c.columns, kTile), ceil_div(c.rows, kTile),
+                  256, Matmul<float, float>::kSharedFloats * int64_t{sizeof(float)});
+  launch.target_dtype = c.dtype;
+  post_launch(gpu, stream, launch, arguments);
+}
+
+}  // namespace
+
+LtProduct lt_product(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
+                     const Matrix& c, size_t workspace, bool allow_tf32) {
+  LtProduct product;
+  product.transpose_a = transpose_b;
+  product.a_rows = b.columns;
+  product.a_columns = b.rows;
+  product.lda = b.stride;
+  product.transpose_b = transpose_a;
+  product.b_rows = a.columns;
+  product.b_columns = a.rows;
+  product.ldb = a.stride;
+  product.c_rows = c.columns;
+  product.c_columns = c.rows;
+  product.ldc = c.stride;
+  product.ab_type = a.dtype;
+  product.c_type = c.dtype;
+  product.allow_tf32 = allow_tf32 && a.dtype == DType::f32;
+  product.a_alignment = alignment_of(b.data);
+  product.b_alignment = alignment_of(a.data);
+  product.c_alignment = alignment_of(c.data);
+  product.workspace = workspace;
+  return product;
+}
+
+Bytes CudaMatmul::scratch(const Matrix& c) {
+  const int64_t partials = c.rows * c.columns * int64_t{sizeof(float)} * kPartialResults;
+  // Room to begin at what cuBLASLt wants of its workspace.
+  return Bytes(std::clamp(partials, kLeastWorkspace, kMostWorkspace) + kWorkspaceAlignment);
+}
+
+CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
+  const std::lock_guard lock(mutex_);
+  const auto known = std::find_if(choices_.begin(), choices_.end(),
+                                  [&](const auto& kept) { return kept.first == product; });
+  if (known != choices_.end()) {
+    return known->second;
+  }
+  Choice choice;
+  const Status status = gpu_.api.lt_choose(product, &choice.algorithm);
+  choice.is_found = status.is_ok();
+  if (status.library == Status::Library::cublas_lt &&
+      (status.code == kLtNoneFound || status.code == kLtNotSupported)) {
+    log_message_once(LogLevel::warning, "cublaslt-none " + describe(product),
+                     fmt::format("cuBLASLt has no algorithm for {} on {} ({}): a plain kernel "
+                                 "computes it, many times slower",
+                                 describe(product), gpu_.describe(), gpu_.api.describe(status)));
+  } else {
+    gpu_.check(status,
+               [&] { return "choosing an algorithm of cuBLASLt for " + describe(product); });
+  }
+  choices_.emplace_back(product, choice);
+  return choice;
+}
+
+void CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                      bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) {
+  const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
+  const int64_t skipped = align_up(address, kWorkspaceAlignment) - address;
+  const auto workspace =
+      static_cast<size_t>((CudaMatmul::scratch(c)).count() - kWorkspaceAlignment);
+  const LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace, allow_tf32_);
+  gpu_.enter();
+  const Choice choice = choose(product);
+  if (!choice.is_found) {
+    post_plain(gpu_, stream, a, transpose_a, b, transpose_b, c, accumulate);
+    return;
+  }
+  cuda_stream(stream).post([this, product, algorithm = choice.algorithm, first = b.data,
+                            second = a.data, out = c.data, beta = accumulate ? 1.0F : 0.0F,
+                            work = scratch.data + skipped](StreamHandle handle) {
+    gpu_.check(
+        gpu_.api.lt_multiply(product, algorithm, 1.0F, first, second, beta, out, work, handle),
+        [&] { return "cublasLtMatmul of " + describe(product); });
+  });
+}
+
+}  // namespace headrace::device::cuda

@@ -1,0 +1,205 @@
+#include "device/cuda/cuda_stream.h"
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace headrace::device::cuda {
+
+EventOwner::EventOwner(const Gpu& gpu) : gpu_(gpu) {
+  gpu_.enter();
+  gpu_.check(gpu_.api.event_create(&handle_), [] { return std::string("cudaEventCreate"); });
+}
+
+EventOwner::~EventOwner() {
+  gpu_.log_failure(gpu_.api.event_destroy(handle_), "cudaEventDestroy");
+}
+
+bool CudaEvent::is_done() const {
+  if (!recorded_.is_done()) {
+    return false;
+  }
+  // Failed before it was recorded, or after: either way nothing is left to wait for.
+  return gpu_.api.event_query(handle()).code != kNotReady;
+}
+
+void CudaEvent::wait() const {
+  recorded_.wait();
+  gpu_.check(gpu_.api.event_synchronize(handle()),
+             [] { return std::string("cudaEventSynchronize"); });
+}
+
+CudaStream::CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string name)
+    : gpu_(gpu), ranges_(ranges), name_(name), worker_(std::move(name)) {
+  gpu_.enter();
+  gpu_.check(gpu_.api.stream_create(&handle_),
+             [&] { return fmt::format("cudaStreamCreate of \"{}\"", name_); });
+}
+
+CudaStream::~CudaStream() {
+  worker_.drain();
+  gpu_.log_failure(gpu_.api.set_device(gpu_.ordinal), "cudaSetDevice");
+  // An error of the stream itself was nobody's to ask for: it is dropped.
+  if (!gpu_.api.stream_synchronize(handle_).is_ok()) {
+    log_debug("stream \"{}\" ends with an error that nobody has asked for", name_);
+  }
+  gpu_.log_failure(gpu_.api.stream_destroy(handle_), "cudaStreamDestroy");
+}
+
+bool CudaStream::must_queue() const {
+  const std::lock_guard lock(mutex_);
+  return queued_ > 0;
+}
+
+/// Runs `step` on the thread, and everything posted after it too, until it has run.
+void CudaStream::queue(std::function<void()> step) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++queued_;
+  }
+  worker_.post([this, step = std::move(step)] {
+    step();
+    end_step();
+  });
+}
+
+void CudaStream::end_step() {
+  const std::lock_guard lock(mutex_);
+  --queued_;
+}
+
+std::exception_ptr CudaStream::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void CudaStream::set_error(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!error_) {
+    error_ = std::move(error);
+  }
+}
+
+/// Waits until CUDA has run what was posted to it.
+void CudaStream::drain() {
+  gpu_.check(gpu_.api.stream_synchronize(handle_),
+             [&] { return fmt::format("cudaStreamSynchronize of \"{}\"", name_); });
+}
+
+void CudaStream::run_on_host(std::function<void()> task) {
+  queue([this, task = std::move(task)] {
+    auto work = [&](StreamHandle) {
+      drain();
+      task();
+    };
+    run(work);
+  });
+}
+
+/// Whether CUDA copies without the host: no side is pageable.
+bool CudaStream::is_device_side_copy(const void* target, const void* source, Bytes size) const {
+  const auto is_reachable = [&](const void* address) {
+    return ranges_.device.contains(address, size) || ranges_.registered.contains(address, size);
+  };
+  return is_reachable(target) && is_reachable(source);
+}
+
+void CudaStream::copy_async(void* target, const void* source, Bytes size) {
+  HR_CHECK(size.count() >= 0 && (size.count() == 0 || (target != nullptr && source != nullptr)),
+           "copy of {} bytes from {} to {}", size, fmt::ptr(source), fmt::ptr(target));
+  if (size.count() == 0) {
+    return;
+  }
+  const bool needs_host = !is_device_side_copy(target, source, size);
+  auto copy = [this, target, source, size, needs_host](StreamHandle stream) {
+    gpu_.check(gpu_.api.copy(target, source, static_cast<size_t>(size.count()), stream), [&] {
+      return fmt::format("cudaMemcpyAsync of {} bytes from {} to {} in \"{}\"", size.count(),
+                         fmt::ptr(source), fmt::ptr(target), name_);
+    });
+    if (needs_host) {
+      drain();  // only now has the host's side been used
+    }
+  };
+  if (needs_host) {
+    queue([this, copy]() mutable { run(copy); });
+  } else {
+    post(copy);
+  }
+}
+
+void CudaStream::fill_zero_async(void* target, Bytes size) {
+  HR_CHECK(size.count() >= 0 && (size.count() == 0 || target != nullptr),
+           "zero fill of {} bytes at {}", size, fmt::ptr(target));
+  if (size.count() == 0) {
+    return;
+  }
+  post([this, target, size](StreamHandle stream) {
+    gpu_.check(gpu_.api.fill(target, 0, static_cast<size_t>(size.count()), stream), [&] {
+      return fmt::format("cudaMemsetAsync of {} bytes at {} in \"{}\"", size.count(),
+                         fmt::ptr(target), name_);
+    });
+  });
+}
+
+void CudaStream::wait(const EventRef& event) {
+  HR_CHECK(event != nullptr, "stream asked to wait for no event");
+  const auto* const ours = dynamic_cast<const CudaEvent*>(event.get());
+  if (ours == nullptr) {
+    run_on_host([event] { event->wait(); });  // of another device
+    return;
+  }
+  auto wait_for_it = [this, event, ours](StreamHandle stream) {
+    ours->recorded().wait();  // fails where the other stream has failed before
+    gpu_.check(gpu_.api.stream_wait_event(stream, ours->handle()),
+               [&] { return fmt::format("cudaStreamWaitEvent in \"{}\"", name_); });
+  };
+  if (ours->recorded().is_done()) {
+    post(wait_for_it);
+  } else {
+    queue([this, wait_for_it]() mutable { run(wait_for_it); });
+  }
+}
+
+EventRef CudaStream::record() {
+  const auto promise = std::make_shared<Promise>();
+  auto event = std::make_shared<const CudaEvent>(gpu_, promise->completion());
+  // Where the stream has failed, run() leaves `record_it` out: the promise must end all the same.
+  auto record_it = [this, promise, event] {
+    auto work = [&](StreamHandle stream) {
+      gpu_.check(gpu_.api.event_record(event->handle(), stream),
+                 [&] { return fmt::format("cudaEventRecord in \"{}\"", name_); });
+    };
+    run(work);
+    if (const std::exception_ptr failed = error()) {
+      promise->set_failed(failed);
+    } else {
+      promise->set_done();
+    }
+  };
+  if (must_queue()) {
+    queue(record_it);
+  } else {
+    record_it();
+  }
+  return event;
+}
+
+Completion CudaStream::record_completion() {
+  const auto promise = std::make_shared<Promise>();
+  const EventRef event = record();
+  worker_.post([this, promise, event] {
+    try {
+      event->wait();
+      promise->set_done();
+    } catch (...) {
+      set_error(std::current_exception());
+      promise->set_failed(error());
+    }
+  });
+  return promise->completion();
+}
+
+void CudaStream::synchronize() {
+  record_completion().wait();
+}
+
+}  // namespace headrace::device::cuda

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/completion.h"
+#include "base/serial_worker.h"
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/host_ranges.h"
+#include "device/device.h"
+
+namespace headrace::device::cuda {
+
+/// A cudaEvent_t. Owns it.
+class EventOwner {
+ public:
+  explicit EventOwner(const Gpu& gpu);
+  EventOwner(const EventOwner&) = delete;
+  EventOwner& operator=(const EventOwner&) = delete;
+  ~EventOwner();
+  EventHandle handle() const { return handle_; }
+
+ private:
+  const Gpu& gpu_;
+  EventHandle handle_ = nullptr;
+};
+
+/// A point in a CudaStream. `recorded` ends when CUDA's event was recorded in CUDA's stream, which
+/// is later than record() where work for the host lies before it; it fails with the stream's error.
+class CudaEvent : public Event {
+ public:
+  CudaEvent(const Gpu& gpu, Completion recorded)
+      : gpu_(gpu), event_(gpu), recorded_(std::move(recorded)) {}
+
+  bool is_done() const override;
+  void wait() const override;
+
+  const Completion& recorded() const { return recorded_; }
+  EventHandle handle() const { return event_.handle(); }
+
+ private:
+  const Gpu& gpu_;
+  EventOwner event_;
+  Completion recorded_;
+};
+
+/// One CUDA stream and one host thread.
+///
+/// Work is posted straight to CUDA, by the caller, as long as CUDA can do it on its own. What needs
+/// the host in the middle (a task of run_on_host, a copy of pageable memory, an event that is not
+/// recorded yet) goes to the thread: it waits for the stream, does it, and posts what came behind
+/// it, which was queued meanwhile. So no caller ever waits, nothing is posted after an error, and
+/// tasks of different streams run side by side. (Host functions of CUDA may be run one at a time,
+/// may not call CUDA and are left out after an error.) Completions end on the same thread.
+///
+/// The destructor runs what is queued and drops errors that nobody asked for.
+class CudaStream : public Stream {
+ public:
+  /// `ranges` says which host memory is registered. Both must outlive the stream.
+  CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string name);
+  ~CudaStream() override;
+
+  void copy_async(void* target, const void* source, Bytes size) override;
+  void fill_zero_async(void* target, Bytes size) override;
+  void wait(const EventRef& event) override;
+  EventRef record() override;
+  Completion record_completion() override;
+  void run_on_host(std::function<void()> task) override;
+  void synchronize() override;
+
+  /// Calls work(stream handle), which posts to CUDA, after what was posted before: now or later. An
+  /// exception is the stream's error.
+  template <class Work>
+  void post(Work work) {
+    if (must_queue()) {
+      queue([this, work = std::move(work)]() mutable { run(work); });
+    } else {
+      run(work);
+    }
+  }
+
+ private:
+  bool must_queue() const;
+  void queue(std::function<void()> step);
+  void end_step();
+  std::exception_ptr error() const;
+  void set_error(std::exception_ptr error);
+  void drain();
+  bool is_device_side_copy(const void* target, const void* source, Bytes size) const;
+
+  template <class Work>
+  void run(Work& work) {
+    if (error()) {
+      return;
+    }
+    try {
+      gpu_.enter();
+      work(handle_);
+    } catch (...) {
+      set_error(std::current_exception());
+    }
+  }
+
+  const Gpu& gpu_;
+  const HostRanges& ranges_;
+  std::string name_;
+  StreamHandle handle_ = nullptr;
+  mutable std::mutex mutex_;
+  int64_t queued_ = 0;        ///< steps that must run before the caller may post itself
+  std::exception_ptr error_;  ///< the first one
+  SerialWorker worker_;       ///< last: it drains before the rest goes
+};
+
+}  // namespace headrace::device::cuda

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "device/device.h"
+
+namespace headrace::device {
+
+/// A GPU that can be used.
+struct GpuFound {
+  std::string description;  ///< "NVIDIA H200, compute capability 9.0, 139.8 GiB, CUDA 13.0 ..."
+  Bytes memory;
+  Bytes free_memory;  ///< now
+  std::function<std::unique_ptr<Device>()> make_device;
+};
+
+/// What a search came to: a GPU, or why there is none.
+struct GpuSearch {
+  std::optional<GpuFound> gpu;
+  std::string refusal;
+};
+
+/// Opens the CUDA backend, a shared library that lies beside the executable (or at
+/// $HEADRACE_CUDA_LIBRARY; empty: none), and looks for the first GPU. Never throws for want of one.
+/// Thread-safe.
+GpuSearch find_gpu();
+
+}  // namespace headrace::device

@@ -1,0 +1,346 @@
+// The host side of the CUDA device against the fake GPU: what the suite over all devices does not
+// see.
+#include <future>
+
+#include "device/cuda/cuda_matmul.h"
+#include "device/cuda/cuda_stream.h"
+#include "tests/device/device_suite.h"
+
+namespace headrace::device::testing {
+namespace {
+
+class CudaTest : public ::testing::Test {
+ protected:
+  void start(const FakeCuda::Options& options = {}, int ordinal = 0) {
+    stream_.reset();
+    device_.reset();
+    fake_ = std::make_shared<FakeCuda>(options);
+    device_ = std::make_unique<cuda::CudaDevice>(fake_, ordinal);
+    stream_ = device_->create_stream("test");
+  }
+  TestMatrix matrix(DType dtype, int64_t rows, int64_t columns) {
+    return {*device_, *stream_, dtype, rows, columns, columns};
+  }
+  template <class F>
+  static std::string error_of(const F& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  std::shared_ptr<FakeCuda> fake_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+TEST_F(CudaTest, EverythingIsGivenBack) {
+  start();
+  {
+    const auto memory = device_->allocate(Bytes(1000));
+    std::vector<std::byte> host(1000);
+    const auto registration = device_->register_host(host);
+    const EventRef event = stream_->record();
+    stream_->synchronize();
+  }
+  stream_.reset();
+  device_.reset();
+  EXPECT_EQ(fake_->live_objects(), 0);
+}
+
+TEST_F(CudaTest, MemoryIsZeroAtFirst) {
+  start();
+  const auto memory = device_->allocate(Bytes(5000));
+  std::vector<std::byte> seen(5000, std::byte{1});
+  stream_->copy_async(seen.data(), memory->data(), Bytes(5000));
+  stream_->synchronize();
+  EXPECT_EQ(seen, std::vector<std::byte>(5000));
+}
+
+TEST_F(CudaTest, RegisteredMemoryIsCopiedDirectlyAndOtherMemoryByTheStreamsThread) {
+  start();
+  std::vector<std::byte> host(1 << 16, std::byte{7});
+  const auto memory = device_->allocate(Bytes(1 << 16));
+  {
+    const auto registration = device_->register_host(host);
+    ASSERT_NE(registration, nullptr);
+    stream_->copy_async(memory->data(), host.data() + 1, Bytes(1000));
+    stream_->copy_async(host.data(), memory->data(), Bytes(1 << 16));
+    stream_->synchronize();
+    EXPECT_EQ(fake_->pageable_copies(), 0);
+    EXPECT_EQ(host[999], std::byte{7});
+    EXPECT_EQ(host[1000], std::byte{0});
+  }
+  // Half of it is beyond what was registered, then none is registered.
+  const auto half = device_->register_host(std::span(host).first(1 << 15));
+  stream_->copy_async(memory->data(), host.data(), Bytes(1 << 16));
+  stream_->synchronize();
+  EXPECT_EQ(fake_->pageable_copies(), 1);
+}
+
+TEST_F(CudaTest, PageableCopiesDoNotHoldUpTheCaller) {
+  start();
+  std::promise<void> gate;
+  const auto opened = gate.get_future().share();
+  const auto memory = device_->allocate(Bytes(64));
+  std::vector<std::byte> host(64, std::byte{3});
+  std::vector<std::byte> back(64);
+  stream_->run_on_host([opened] { opened.wait(); });
+  stream_->copy_async(memory->data(), host.data(), Bytes(64));
+  stream_->copy_async(back.data(), memory->data(), Bytes(64));
+  gate.set_value();  // would never come if a copy had waited
+  stream_->synchronize();
+  EXPECT_EQ(back, host);
+}
+
+TEST_F(CudaTest, RefusedRegistrationLeavesAWorkingDevice) {
+  FakeCuda::Options options;
+  options.can_register = false;
+  start(options);
+  std::vector<std::byte> host(64, std::byte{5});
+  EXPECT_EQ(device_->register_host(host), nullptr);
+  const auto memory = device_->allocate(Bytes(64));
+  std::vector<std::byte> back(64);
+  stream_->copy_async(memory->data(), host.data(), Bytes(64));
+  stream_->copy_async(back.data(), memory->data(), Bytes(64));
+  stream_->synchronize();
+  EXPECT_EQ(back, host);
+}
+
+TEST_F(CudaTest, OutOfMemoryNamesTheGpuAndWhatIsFree) {
+  FakeCuda::Options options;
+  options.memory = 10 << 20;
+  start(options);
+  const auto some = device_->allocate(Bytes(4 << 20));
+  const std::string text = error_of([&] { device_->allocate(Bytes(8 << 20)); });
+  for (const char* part :
+       {"GPU 0 (Fake GPU, 0000:0f:00.0)", "8.00 MiB", "are available", "headrace.device_memory"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  // Another process may have taken what was free a moment ago.
+  fake_->fail_call("allocate", 0, cuda::kOutOfMemory);
+  EXPECT_THROW(device_->allocate(Bytes(1)), CapacityError);
+  EXPECT_NO_THROW(device_->allocate(Bytes(1)));
+}
+
+TEST_F(CudaTest, ErrorsOfCallsSayWhatWasAsked) {
+  start();
+  const auto memory = device_->allocate(Bytes(64));
+  fake_->fail_call("fill", 0, 1);
+  stream_->fill_zero_async(memory->data(), Bytes(64));
+  const std::string text = error_of([&] { stream_->synchronize(); });
+  for (const char* part : {"cudaMemsetAsync of 64 bytes", "\"test\"", "GPU 0",
+                           "cudaErrorInvalidValue (invalid argument)"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+}
+
+// Whichever call fails first: it is the stream's error, and nothing hangs.
+TEST_F(CudaTest, EveryCallMayFail) {
+  for (const char* call :
+       {"copy", "fill", "launch", "event_create", "event_record", "event_synchronize",
+        "stream_wait_event", "stream_synchronize", "lt_choose", "lt_multiply"}) {
+    SCOPED_TRACE(call);
+    start();
+    const auto other = device_->create_stream("other");
+    TestMatrix a = matrix(DType::f32, 8, 8);
+    const Bytes size =
+        device_->kernels().matmul_scratch(a.view(), false, a.view(), false, a.view());
+    const auto work = device_->allocate(size);
+    const auto out = device_->allocate(Bytes(256));
+    std::vector<std::byte> host(256);
+    fake_->fail_call(call, 0, 1);
+    EXPECT_THROW(
+        {
+          device_->kernels().add(*other, a.view(), a.view(), a.view());
+          stream_->wait(other->record());
+          device_->kernels().matmul(*stream_, a.view(), false, a.view(), false,
+                                    {out->data(), DType::f32, 8, 8, 8}, false,
+                                    {work->data(), size});
+          stream_->fill_zero_async(out->data(), Bytes(256));
+          stream_->copy_async(host.data(), out->data(), Bytes(256));
+          other->synchronize();
+          stream_->synchronize();
+        },
+        cuda::CudaError);
+  }
+}
+
+TEST_F(CudaTest, AnErrorOnTheDeviceReachesEveryStream) {
+  start();
+  const auto other = device_->create_stream("other");
+  TestMatrix a = matrix(DType::f32, 4, 4);
+  fake_->fail_on_device(0, 700);
+  device_->kernels().add(*stream_, a.view(), a.view(), a.view());
+  const std::string text = error_of([&] { stream_->synchronize(); });
+  EXPECT_NE(text.find("cudaErrorIllegalAddress"), std::string::npos) << text;
+  EXPECT_NE(text.find("CUDA_LAUNCH_BLOCKING"), std::string::npos) << text;
+  EXPECT_THROW(other->synchronize(), cuda::CudaError);
+}
+
+TEST_F(CudaTest, AddressesThatAreNotTheDevicesAreRefused) {
+  start();
+  const auto memory = device_->allocate(Bytes(4096));
+  std::vector<std::byte> host(1 << 16);
+  stream_->copy_async(host.data(), memory->data() + 4000, Bytes(1 << 15));
+  EXPECT_THROW(stream_->synchronize(), cuda::CudaError);
+  const auto next = device_->create_stream("next");
+  next->fill_zero_async(host.data(), Bytes(64));
+  EXPECT_THROW(next->synchronize(), cuda::CudaError);
+}
+
+TEST_F(CudaTest, UseAfterFreeIsRefused) {
+  start();
+  auto memory = device_->allocate(Bytes(4096));
+  std::byte* const dangling = memory->data();
+  memory.reset();
+  stream_->fill_zero_async(dangling, Bytes(64));
+  EXPECT_THROW(stream_->synchronize(), cuda::CudaError);
+}
+
+// Handles belong to a GPU, and which one is current is a matter of the thread.
+TEST_F(CudaTest, WorksOnAnotherGpuThanTheFirst) {
+  FakeCuda::Options options;
+  options.devices = 2;
+  start(options, 1);
+  Random random(3, 0);
+  TestMatrix a = matrix(DType::f32, 5, 7);
+  a.fill_normal(random);
+  int ran = 0;
+  stream_->run_on_host([&ran] { ++ran; });
+  device_->kernels().add(*stream_, a.view(), a.view(), a.view());
+  const double before = a(4, 6);
+  a.download();
+  EXPECT_EQ(a(4, 6), 2 * before);
+  EXPECT_EQ(ran, 1);
+  EXPECT_THROW(cuda::CudaDevice(fake_, 2), cuda::CudaError);
+}
+
+TEST_F(CudaTest, EventsDoNotBlockThePostingThread) {
+  start();
+  const auto other = device_->create_stream("other");
+  std::promise<void> gate;
+  const auto opened = gate.get_future().share();
+  other->run_on_host([opened] { opened.wait(); });
+  const EventRef event = other->record();
+  EXPECT_FALSE(event->is_done());
+  stream_->wait(event);
+  const auto memory = device_->allocate(Bytes(64));
+  stream_->fill_zero_async(memory->data(), Bytes(64));
+  const Completion end = stream_->record_completion();
+  EXPECT_FALSE(end.is_done());
+  gate.set_value();
+  end.wait();
+  EXPECT_TRUE(event->is_done());
+}
+
+TEST_F(CudaTest, KernelsRefuseStreamsOfAnotherDevice) {
+  start();
+  TestMatrix a = matrix(DType::f32, 4, 4);
+  const auto cpu = make_cpu_device();
+  const auto stream = cpu->create_stream("cpu");
+  EXPECT_THROW(device_->kernels().add(*stream, a.view(), a.view(), a.view()), InternalError);
+}
+
+TEST_F(CudaTest, AlgorithmsAreChosenOncePerProduct) {
+  start();
+  TestMatrix a = matrix(DType::bf16, 32, 48);
+  TestMatrix b = matrix(DType::bf16, 48, 16);
+  TestMatrix c = matrix(DType::f32, 32, 16);
+  const Bytes size = device_->kernels().matmul_scratch(a.view(), false, b.view(), false, c.view());
+  const auto work = device_->allocate(size);
+  for (int i = 0; i < 5; ++i) {
+    device_->kernels().matmul(*stream_, a.view(), false, b.view(), false, c.view(), i > 0,
+                              {work->data(), size});
+  }
+  stream_->synchronize();
+  EXPECT_EQ(fake_->calls("lt_choose"), 1);
+  EXPECT_EQ(fake_->calls("lt_multiply"), 5);
+}
+
+TEST_F(CudaTest, Tf32OnlyWhereAskedForAndOnlyForFp32) {
+  start();
+  TestMatrix a = matrix(DType::f32, 4, 4);
+  TestMatrix half = matrix(DType::bf16, 4, 4);
+  const auto product = [](const Matrix& m, bool allow) {
+    return cuda::lt_product(m, false, m, true, m, 1024, allow);
+  };
+  EXPECT_FALSE(product(a.view(), false).allow_tf32);
+  EXPECT_TRUE(product(a.view(), true).allow_tf32);
+  EXPECT_FALSE(product(half.view(), true).allow_tf32);
+}
+
+/// Products for which cuBLASLt has nothing.
+TEST_F(CudaTest, ThePlainKernelMultipliesWhatCublasLtCannot) {
+  FakeCuda::Options options;
+  options.has_algorithms = false;
+  start(options);
+  Random random(8, 0);
+  for (int flags = 0; flags < 8; ++flags) {
+    const bool transpose_a = (flags & 1) != 0;
+    const bool transpose_b = (flags & 2) != 0;
+    const bool accumulate = (flags & 4) != 0;
+    const DType dtype = flags % 3 == 0 ? DType::bf16 : DType::f32;
+    const int64_t m = 67;
+    const int64_t n = 130;
+    const int64_t k = 37;
+    TestMatrix a = matrix(dtype, transpose_a ? k : m, transpose_a ? m : k);
+    TestMatrix b = matrix(dtype, transpose_b ? n : k, transpose_b ? k : n);
+    TestMatrix c = matrix(DType::f32, m, n);
+    a.fill_normal(random);
+    b.fill_normal(random);
+    c.fill_normal(random);
+    TestMatrix before = matrix(DType::f32, m, n);
+    before.fill([&](int64_t i, int64_t j) { return c(i, j); });
+    const Bytes size =
+        device_->kernels().matmul_scratch(a.view(), transpose_a, b.view(), transpose_b, c.view());
+    const auto work = device_->allocate(size);
+    device_->kernels().matmul(*stream_, a.view(), transpose_a, b.view(), transpose_b, c.view(),
+                              accumulate, {work->data(), size});
+    c.download();
+    EXPECT_EQ(fake_->calls("lt_multiply"), 0);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = accumulate ? before(i, j) : 0;
+        double magnitude = std::abs(sum);
+        for (int64_t x = 0; x < k; ++x) {
+          const double term = (transpose_a ? a(x, i) : a(i, x)) * (transpose_b ? b(j, x) : b(x, j));
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        expect_near(c(i, j), sum, static_cast<double>(k + 2) * 0x1p-24 * magnitude,
+                    [&] { return fmt::format("flags {} at ({}, {})", flags, i, j); });
+      }
+    }
+  }
+}
+
+/// A head that no tile of fits into the shared memory, as a GPU has little of it.
+TEST_F(CudaTest, HeadsTooLargeForTheGpuAreRefusedWithAWayOut) {
+  FakeCuda::Options options;
+  options.shared_bytes = 16 << 10;
+  start(options);
+  const AttentionShape shape{1, 8, 1, 1, 512, 1.0F, 512, 512, 512, 512};
+  TestMatrix x = matrix(DType::f32, 8, 512);
+  const Bytes size = device_->kernels().attention_scratch(shape, DType::f32);
+  const auto work = device_->allocate(size);
+  const std::string text = error_of([&] {
+    device_->kernels().attention_forward(*stream_, shape, DType::f32, x.data(), x.data(), x.data(),
+                                         x.data(), x.data<float>(), {work->data(), size});
+  });
+  EXPECT_NE(text.find("head_dim of 512"), std::string::npos) << text;
+  EXPECT_NE(text.find("headrace.compute: host"), std::string::npos) << text;
+}
+
+TEST(CudaBackend, SaysWhyThereIsNoGpu) {
+  ASSERT_EQ(setenv("HEADRACE_CUDA_LIBRARY", "", 1), 0);
+  const GpuSearch search = find_gpu();
+  ASSERT_EQ(unsetenv("HEADRACE_CUDA_LIBRARY"), 0);
+  EXPECT_FALSE(search.gpu);
+  EXPECT_NE(search.refusal.find("HEADRACE_CUDA_LIBRARY"), std::string::npos) << search.refusal;
+}
+
+}  // namespace
+}  // namespace headrace::device::testing

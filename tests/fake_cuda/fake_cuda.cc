@@ -1,0 +1,517 @@
+#include "tests/fake_cuda/fake_cuda.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace headrace::device::testing {
+
+using cuda::EventHandle;
+using cuda::Launch;
+using cuda::LtAlgorithm;
+using cuda::LtProduct;
+using cuda::Status;
+using cuda::StreamHandle;
+
+namespace {
+
+constexpr int kInvalidValue = 1;
+constexpr int kInvalidConfiguration = 9;
+constexpr int kInvalidDevice = 101;
+constexpr int kInvalidHandle = 400;
+constexpr int kNotSupported = 801;
+constexpr int kLtInvalidValue = 7;
+
+thread_local int current_device = 0;
+
+Status runtime(int code) {
+  return {Status::Library::runtime, code};
+}
+Status lt(int code) {
+  return {Status::Library::cublas_lt, code};
+}
+
+bool contains(const std::map<const std::byte*, size_t>& ranges, const void* address, size_t size) {
+  const auto* const first = static_cast<const std::byte*>(address);
+  auto range = ranges.upper_bound(first);
+  if (range == ranges.begin()) {
+    return false;
+  }
+  --range;
+  const auto offset = static_cast<size_t>(first - range->first);
+  return size <= range->second && offset <= range->second - size;
+}
+
+/// Whether any byte of [address, address + size) lies in one of the ranges.
+bool touches(const std::map<const std::byte*, size_t>& ranges, const void* address, size_t size) {
+  const auto* const first = static_cast<const std::byte*>(address);
+  for (const auto& [begin, length] : ranges) {
+    if (first < begin + length && begin < first + size) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+struct FakeCuda::Stream {
+  explicit Stream(int on_device) : device(on_device), worker("fake-cuda") {}
+  int device;
+  SerialWorker worker;
+};
+
+struct FakeCuda::Event {
+  std::mutex mutex;
+  Completion reached = Completion::done();  ///< never recorded counts as reached
+};
+
+FakeCuda::FakeCuda() : FakeCuda(Options()) {}
+
+FakeCuda::FakeCuda(const Options& options) : options_(options) {
+  streams_.emplace(nullptr, std::make_unique<Stream>(-1));
+}
+
+FakeCuda::~FakeCuda() {
+  streams_.clear();  // drains
+  for (const auto& [address, size] : allocations_) {
+    ::munmap(const_cast<std::byte*>(address), size);
+  }
+}
+
+void FakeCuda::fail_call(const std::string& call, int64_t skipped, int code) {
+  const std::lock_guard lock(mutex_);
+  failures_[call] = {skipped, code};
+}
+
+void FakeCuda::fail_on_device(int64_t skipped, int code) {
+  const std::lock_guard lock(mutex_);
+  device_failure_ = Failure{skipped, code};
+}
+
+int64_t FakeCuda::calls(const std::string& call) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(call);
+  return found != calls_.end() ? found->second : 0;
+}
+
+int64_t FakeCuda::live_objects() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(allocations_.size() + registrations_.size() + events_.size() +
+                              streams_.size()) -
+         1;  // the default stream
+}
+
+Status FakeCuda::enter(const char* call) {
+  const std::lock_guard lock(mutex_);
+  ++calls_[call];
+  const auto failure = failures_.find(call);
+  if (failure != failures_.end() && failure->second.skipped-- == 0) {
+    const int code = failure->second.code;
+    failures_.erase(failure);
+    return runtime(code);
+  }
+  return runtime(sticky_);
+}
+
+FakeCuda::Stream* FakeCuda::find(StreamHandle stream) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = streams_.find(stream);
+  const bool is_usable =
+      found != streams_.end() && (stream == nullptr || found->second->device == current_device);
+  return is_usable ? found->second.get() : nullptr;
+}
+
+std::shared_ptr<FakeCuda::Event> FakeCuda::find(EventHandle event) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = events_.find(event);
+  return found != events_.end() ? found->second : nullptr;
+}
+
+FakeCuda::Place FakeCuda::place_of(const void* address, size_t size) const {
+  const std::lock_guard lock(mutex_);
+  if (contains(allocations_, address, size)) {
+    return Place::device;
+  }
+  if (touches(allocations_, address, size)) {
+    return Place::nowhere;
+  }
+  return contains(registrations_, address, size) ? Place::registered : Place::pageable;
+}
+
+bool FakeCuda::is_on_device(const void* address, size_t size) const {
+  return place_of(address, size) == Place::device;
+}
+
+Status FakeCuda::device_count(int* count) {
+  *count = options_.devices;
+  return enter("device_count");
+}
+
+Status FakeCuda::device_facts(int device, cuda::GpuFacts* facts) {
+  if (device < 0 || device >= options_.devices) {
+    return runtime(kInvalidDevice);
+  }
+  *facts = {};
+  std::strncpy(facts->name, "Fake GPU", sizeof(facts->name) - 1);
+  std::strncpy(facts->pci_address, "0000:0f:00.0", sizeof(facts->pci_address) - 1);
+  facts->major = 9;
+  facts->processors = 4;
+  facts->shared_bytes = options_.shared_bytes;
+  facts->memory = options_.memory;
+  facts->driver_version = 13000;
+  facts->runtime_version = 13000;
+  facts->can_register_host_memory = options_.can_register ? 1 : 0;
+  return enter("device_facts");
+}
+
+Status FakeCuda::set_device(int device) {
+  if (device < 0 || device >= options_.devices) {
+    return runtime(kInvalidDevice);
+  }
+  current_device = device;
+  return runtime(0);
+}
+
+Status FakeCuda::memory_info(size_t* available, size_t* total) {
+  {
+    const std::lock_guard lock(mutex_);
+    *available = static_cast<size_t>(options_.memory - used_);
+    *total = static_cast<size_t>(options_.memory);
+  }
+  return enter("memory_info");
+}
+
+Status FakeCuda::allocate(void** pointer, size_t size) {
+  if (const Status failed = enter("allocate"); !failed.is_ok()) {
+    return failed;
+  }
+  const std::lock_guard lock(mutex_);
+  if (used_ + static_cast<int64_t>(size) > options_.memory) {
+    return runtime(cuda::kOutOfMemory);
+  }
+  void* const mapped =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  HR_CHECK(mapped != MAP_FAILED, "the fake GPU's {} bytes cannot be mapped", size);
+  std::memset(mapped, 0xa5, size);  // CUDA promises nothing
+  allocations_.emplace(static_cast<std::byte*>(mapped), size);
+  used_ += static_cast<int64_t>(size);
+  *pointer = mapped;
+  return runtime(0);
+}
+
+/// Waits for the device, as cudaFree does.
+Status FakeCuda::release(void* pointer) {
+  const Status entered = enter("release");
+  std::vector<Stream*> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, stream] : streams_) {
+      streams.push_back(stream.get());
+    }
+  }
+  for (Stream* const stream : streams) {
+    stream->worker.drain();
+  }
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(static_cast<std::byte*>(pointer));
+  if (found == allocations_.end()) {
+    return runtime(kInvalidValue);
+  }
+  ::munmap(pointer, found->second);
+  used_ -= static_cast<int64_t>(found->second);
+  allocations_.erase(found);
+  return entered;
+}
+
+Status FakeCuda::host_register(void* pointer, size_t size) {
+  if (const Status failed = enter("host_register"); !failed.is_ok()) {
+    return failed;
+  }
+  if (!options_.can_register) {
+    return runtime(kNotSupported);
+  }
+  const std::lock_guard lock(mutex_);
+  const auto* const begin = static_cast<const std::byte*>(pointer);
+  if (size == 0 || touches(registrations_, begin, size) || touches(allocations_, begin, size)) {
+    return runtime(kInvalidValue);
+  }
+  registrations_.emplace(begin, size);
+  return runtime(0);
+}
+
+Status FakeCuda::host_unregister(void* pointer) {
+  const Status entered = enter("host_unregister");
+  const std::lock_guard lock(mutex_);
+  return registrations_.erase(static_cast<std::byte*>(pointer)) == 1 ? entered
+                                                                     : runtime(kInvalidValue);
+}
+
+Status FakeCuda::stream_create(StreamHandle* stream) {
+  if (const Status failed = enter("stream_create"); !failed.is_ok()) {
+    return failed;
+  }
+  auto made = std::make_unique<Stream>(current_device);
+  *stream = reinterpret_cast<StreamHandle>(made.get());
+  const std::lock_guard lock(mutex_);
+  streams_.emplace(*stream, std::move(made));
+  return runtime(0);
+}
+
+Status FakeCuda::stream_destroy(StreamHandle stream) {
+  const Status entered = enter("stream_destroy");
+  std::unique_ptr<Stream> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find(stream);
+    if (stream == nullptr || found == streams_.end()) {
+      return runtime(kInvalidHandle);
+    }
+    ended = std::move(found->second);
+    streams_.erase(found);
+  }
+  return entered;
+}
+
+Status FakeCuda::stream_synchronize(StreamHandle stream) {
+  const Status entered = enter("stream_synchronize");
+  Stream* const found = find(stream);
+  if (found == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  found->worker.drain();
+  return entered.is_ok() ? runtime(sticky_) : entered;
+}
+
+Status FakeCuda::stream_wait_event(StreamHandle stream, EventHandle event) {
+  if (const Status failed = enter("stream_wait_event"); !failed.is_ok()) {
+    return failed;
+  }
+  Stream* const waiting = find(stream);
+  const auto waited = find(event);
+  if (waiting == nullptr || waited == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  const std::lock_guard lock(waited->mutex);
+  // What was recorded last counts, as of now.
+  waiting->worker.post([reached = waited->reached] { reached.wait(); });
+  return runtime(0);
+}
+
+Status FakeCuda::event_create(EventHandle* event) {
+  if (const Status failed = enter("event_create"); !failed.is_ok()) {
+    return failed;
+  }
+  auto made = std::make_shared<Event>();
+  *event = reinterpret_cast<EventHandle>(made.get());
+  const std::lock_guard lock(mutex_);
+  events_.emplace(*event, std::move(made));
+  return runtime(0);
+}
+
+Status FakeCuda::event_destroy(EventHandle event) {
+  const Status entered = enter("event_destroy");
+  const std::lock_guard lock(mutex_);
+  return events_.erase(event) == 1 ? entered : runtime(kInvalidHandle);
+}
+
+Status FakeCuda::event_record(EventHandle event, StreamHandle stream) {
+  if (const Status failed = enter("event_record"); !failed.is_ok()) {
+    return failed;
+  }
+  Stream* const recording = find(stream);
+  const auto recorded = find(event);
+  if (recording == nullptr || recorded == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  const auto promise = std::make_shared<Promise>();
+  {
+    const std::lock_guard lock(recorded->mutex);
+    recorded->reached = promise->completion();
+  }
+  recording->worker.post([promise] { promise->set_done(); });
+  return runtime(0);
+}
+
+Status FakeCuda::event_query(EventHandle event) {
+  const Status entered = enter("event_query");
+  const auto found = find(event);
+  if (found == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  const std::lock_guard lock(found->mutex);
+  return !found->reached.is_done() ? runtime(cuda::kNotReady) : entered;
+}
+
+Status FakeCuda::event_synchronize(EventHandle event) {
+  const Status entered = enter("event_synchronize");
+  const auto found = find(event);
+  if (found == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  std::optional<Completion> reached;
+  {
+    const std::lock_guard lock(found->mutex);
+    reached = found->reached;
+  }
+  reached->wait();
+  return entered.is_ok() ? runtime(sticky_) : entered;
+}
+
+Status FakeCuda::copy(void* target, const void* source, size_t size, StreamHandle stream) {
+  if (const Status failed = enter("copy"); !failed.is_ok()) {
+    return failed;
+  }
+  Stream* const found = find(stream);
+  if (found == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  const Place to = place_of(target, size);
+  const Place from = place_of(source, size);
+  if (to == Place::nowhere || from == Place::nowhere) {
+    return runtime(kInvalidValue);
+  }
+  if (to == Place::pageable || from == Place::pageable) {
+    ++pageable_copies_;
+    found->worker.drain();
+    std::memcpy(target, source, size);
+  } else {
+    found->worker.post([=] { std::memcpy(target, source, size); });
+  }
+  return runtime(0);
+}
+
+Status FakeCuda::fill(void* target, int byte, size_t size, StreamHandle stream) {
+  if (const Status failed = enter("fill"); !failed.is_ok()) {
+    return failed;
+  }
+  Stream* const found = find(stream);
+  if (found == nullptr || !is_on_device(target, size)) {
+    return runtime(found == nullptr ? kInvalidHandle : kInvalidValue);
+  }
+  found->worker.post([=] { std::memset(target, byte, size); });
+  return runtime(0);
+}
+
+Status FakeCuda::launch(const Launch& launch, const void* arguments, StreamHandle stream) {
+  if (const Status failed = enter("launch"); !failed.is_ok()) {
+    return failed;
+  }
+  Stream* const found = find(stream);
+  if (found == nullptr) {
+    return runtime(kInvalidHandle);
+  }
+  if (launch.grid_x == 0 || launch.grid_x > 0x7fffffffU || launch.grid_y == 0 ||
+      launch.grid_y > 65535 || launch.threads == 0 || launch.threads > cuda::kMostThreads ||
+      launch.threads % 32 != 0 || launch.shared_bytes > options_.shared_bytes) {
+    return runtime(kInvalidConfiguration);
+  }
+  return post_kernel(launch, arguments, *found);
+}
+
+Status FakeCuda::post_kernel(const Launch& launch, const void* arguments, Stream& stream) {
+  const size_t size = argument_bytes(launch);
+  if (size == 0) {
+    return runtime(kInvalidValue);
+  }
+  int code = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (device_failure_ && device_failure_->skipped-- == 0) {
+      code = device_failure_->code;
+    }
+  }
+  const auto* const begin = static_cast<const std::byte*>(arguments);
+  std::vector<std::byte> copied(begin, begin + size);
+  stream.worker.post([this, launch, copied = std::move(copied), code] {
+    if (sticky_ != 0) {
+      return;
+    }
+    if (code != 0) {
+      sticky_ = code;
+      return;
+    }
+    run_kernel(launch, copied.data());
+  });
+  return runtime(0);
+}
+
+Status FakeCuda::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
+  if (const Status failed = enter("lt_choose"); !failed.is_ok()) {
+    return failed;
+  }
+  if (!options_.has_algorithms) {
+    return lt(cuda::kLtNoneFound);
+  }
+  const std::lock_guard lock(mutex_);
+  products_.push_back(product);
+  algorithm->data[0] = products_.size();
+  return lt(0);
+}
+
+Status FakeCuda::lt_multiply(const LtProduct& p, const LtAlgorithm& algorithm, float alpha,
+                             const void* a, const void* b, float beta, void* c, void* workspace,
+                             StreamHandle stream) {
+  if (const Status failed = enter("lt_multiply"); !failed.is_ok()) {
+    return failed;
+  }
+  Stream* const found = find(stream);
+  if (found == nullptr) {
+    return lt(kLtInvalidValue);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    const uint64_t index = algorithm.data[0];
+    if (index == 0 || index > products_.size() || products_[index - 1] != p) {
+      return lt(kLtInvalidValue);  // chosen for another product
+    }
+  }
+  const int64_t inner = p.transpose_a ? p.a_rows : p.a_columns;
+  const bool shapes_agree = inner == (p.transpose_b ? p.b_columns : p.b_rows) &&
+                            p.c_rows == (p.transpose_a ? p.a_columns : p.a_rows) &&
+                            p.c_columns == (p.transpose_b ? p.b_rows : p.b_columns) && inner > 0 &&
+                            p.c_rows > 0 && p.c_columns > 0;
+  const auto is_there = [&](const void* data, int64_t rows, int64_t columns, int64_t ld,
+                            DType dtype, uint32_t alignment) {
+    const int64_t bytes = ((columns - 1) * ld + rows) * size_of(dtype).count();
+    return ld >= rows && reinterpret_cast<uintptr_t>(data) % alignment == 0 &&
+           is_on_device(data, static_cast<size_t>(bytes));
+  };
+  if (!shapes_agree || !is_there(a, p.a_rows, p.a_columns, p.lda, p.ab_type, p.a_alignment) ||
+      !is_there(b, p.b_rows, p.b_columns, p.ldb, p.ab_type, p.b_alignment) ||
+      !is_there(c, p.c_rows, p.c_columns, p.ldc, p.c_type, p.c_alignment) ||
+      !is_on_device(workspace, p.workspace) || reinterpret_cast<uintptr_t>(workspace) % 16 != 0) {
+    return lt(kLtInvalidValue);
+  }
+  found->worker.post([=, this] {
+    if (sticky_ == 0) {
+      std::memset(workspace, 0xff, p.workspace);
+      multiply(p, alpha, a, b, beta, c);
+    }
+  });
+  return lt(0);
+}
+
+const char* FakeCuda::describe(Status status) {
+  if (status.library == Status::Library::cublas_lt) {
+    return status.code == cuda::kLtNoneFound ? "no algorithm" : "CUBLAS_STATUS_INVALID_VALUE";
+  }
+  switch (status.code) {
+    case kInvalidValue:
+      return "cudaErrorInvalidValue (invalid argument)";
+    case cuda::kOutOfMemory:
+      return "cudaErrorMemoryAllocation (out of memory)";
+    case kInvalidHandle:
+      return "cudaErrorInvalidResourceHandle (invalid resource handle)";
+    case kNotSupported:
+      return "cudaErrorNotSupported (operation not supported)";
+    case 700:
+      return "cudaErrorIllegalAddress (an illegal memory access was encountered)";
+    default:
+      return "an error of the fake GPU";
+  }
+}
+
+}  // namespace headrace::device::testing
