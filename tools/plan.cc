@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <future>
 #include <memory>
 
 #include "aio/profile_catalog.h"
@@ -100,6 +99,7 @@ PlanReport ask(Arguments& arguments) {
           ? "given"
           : "a share of this machine's free memory; --host-memory says what another one has";
   question.options = engine::make_engine_options(settings, arguments.seq);
+  question.options.memory.has_nvme |= report.hardware.drives > 0;
   engine::use_hardware(report.hardware, settings, question.options);
   return report;
 }
@@ -116,16 +116,7 @@ void answer(PlanReport& report, bool advice) {
     return;
   }
   if (advice) {
-    const auto budget = [&report](Tier tier) {
-      return std::async(std::launch::async, [&report, tier] {
-        return engine::recommend_budget(report.question, *report.plan, tier);
-      });
-    };
-    auto device = budget(Tier::device);
-    auto host = budget(Tier::host);
-    report.suggestions = engine::suggest(report.question, *report.plan, report.hardware);
-    report.device = device.get();
-    report.host = host.get();
+    report.advice = engine::advise(report.question, *report.plan, report.hardware);
   }
 }
 

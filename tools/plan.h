@@ -21,9 +21,7 @@ struct PlanReport {
   std::optional<engine::StepPlan> plan;  ///< empty: it does not fit
   engine::MinimumBudgets minimum;
   std::string refusal;
-  std::optional<engine::Recommendation> device;
-  std::optional<engine::Recommendation> host;
-  std::vector<engine::Suggestion> suggestions;
+  std::optional<engine::Advice> advice;  ///< of a run that fits; empty: not asked for
   std::vector<engine::Remedy> remedies;
   std::optional<double> dataset_tokens;
 };

@@ -76,7 +76,7 @@ json recommendation_json(const std::optional<engine::Recommendation>& recommenda
     return nullptr;
   }
   return {{"bytes", recommendation->budget.count()},
-          {"seconds", recommendation->seconds},
+          {"seconds", recommendation->plan.seconds},
           {"best_seconds", recommendation->best_seconds}};
 }
 
@@ -132,10 +132,14 @@ json to_json(const PlanReport& report) {
   result["state"] = state_json(*report.plan);
   result["step"] = step_json(*report.plan);
   result["outlook"] = outlook_json(report);
-  result["recommended"] = {{"device", recommendation_json(report.device)},
-                           {"host", recommendation_json(report.host)}};
+  if (!report.advice) {
+    return result;
+  }
+  const engine::Advice& advice = *report.advice;
+  result["recommended"] = {{"device", recommendation_json(advice.device)},
+                           {"host", recommendation_json(advice.host)}};
   result["suggestions"] = json::array();
-  for (const engine::Suggestion& each : report.suggestions) {
+  for (const engine::Suggestion& each : advice.suggestions) {
     result["suggestions"].push_back({{"change", each.change},
                                      {"tokens_per_second_ratio", each.speedup},
                                      {"step", step_json(each.plan)}});

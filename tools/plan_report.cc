@@ -81,11 +81,12 @@ void add_budgets(const PlanReport& report, std::string& text) {
   };
   const engine::StepPlan none;
   const engine::StepPlan& plan = report.plan ? *report.plan : none;
+  const engine::Advice advice = report.advice.value_or(engine::Advice());
   if (memory.device_memory) {
-    row("device", *memory.device_memory, report.minimum.device, recommended_text(report.device),
+    row("device", *memory.device_memory, report.minimum.device, recommended_text(advice.device),
         plan.peak_device);
   }
-  row("host", memory.host_memory, report.minimum.host, recommended_text(report.host),
+  row("host", memory.host_memory, report.minimum.host, recommended_text(advice.host),
       plan.peak_host);
   if (report.minimum.nvme.count() > 0) {
     row("nvme", memory.nvme_budget, report.minimum.nvme, "", report.minimum.nvme);
@@ -146,14 +147,14 @@ void add_outlook(const PlanReport& report, std::string& text) {
   }
 }
 
-void add_suggestions(const PlanReport& report, std::string& text) {
-  if (report.suggestions.empty()) {
+void add_suggestions(const engine::Advice& advice, std::string& text) {
+  if (advice.suggestions.empty()) {
     text += "Suggestions      none: nothing that was tried makes it 3 % faster\n";
     return;
   }
   text += fmt::format("{:<66} {:>8} {:>8}   {}\n", "Suggestions, each alone", "tokens/s", "change",
                       "busiest lane");
-  for (const engine::Suggestion& each : report.suggestions) {
+  for (const engine::Suggestion& each : advice.suggestions) {
     text += fmt::format(
         "  {:<64} {:>8.4g} {:>+6.0f} %   {} {:.0f} %\n", each.change, each.plan.tokens_per_second(),
         100 * (each.speedup - 1), scheduler::to_string(each.plan.binding()),
@@ -217,7 +218,9 @@ std::string render(const PlanReport& report) {
   add_step(*report.plan, text);
   add_outlook(report, text);
   text += fmt::format("{:<18} fits\n", "Verdict");
-  add_suggestions(report, text);
+  if (report.advice) {
+    add_suggestions(*report.advice, text);
+  }
   return text;
 }
 
@@ -233,7 +236,8 @@ std::string render(const std::vector<std::string>& keys, const std::vector<Sweep
       text += fmt::format("{:>22} ", value);
     }
     if (!row.answer.plan) {
-      text += fmt::format("{:>10}  {}\n", "no", row.answer.refusal);
+      const std::string& refusal = row.answer.refusal;  // what to do about it is left out
+      text += fmt::format("{:>10}  {}\n", "no", refusal.substr(0, refusal.find(';')));
       continue;
     }
     const engine::StepPlan& plan = *row.answer.plan;

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <future>
 
 namespace headrace::engine {
 
 namespace {
+
+/// Speedups below it are not worth a line.
+constexpr double kWorthwhile = 1.03;
 
 /// Two significant digits of MiB or GiB, upwards.
 Bytes round_up_budget(double bytes) {
@@ -47,43 +50,31 @@ bool fits(const PlanQuestion& question) {
          minimum.host <= memory.host_memory && minimum.nvme <= memory.nvme_budget;
 }
 
-/// Larger batches, for which link and drives have about the same work: larger micro-batches, or
-/// where memory has no room for them, more of them.
-std::vector<Trial> batch_trials(const PlanQuestion& question) {
-  std::vector<Trial> trials;
-  for (const int64_t factor : {2, 4, 8}) {
-    const int64_t sequences = question.options.shape.batch * factor;
-    PlanQuestion larger = question;
-    larger.options.shape.batch = sequences;
-    if (!fits(larger)) {
-      break;
+/// A batch so large that the step computes all the time, for link and drives have about the same
+/// work: larger micro-batches, or where memory has no room for them, more of them.
+std::optional<Trial> batch_trial(const PlanQuestion& question, const StepPlan& plan) {
+  constexpr double kComputeBound = 0.97;
+  constexpr int64_t kMostLarger = 32;
+  const double computing = plan.busy[static_cast<size_t>(scheduler::Lane::compute)] / plan.seconds;
+  if (computing <= 0 || computing >= kComputeBound) {
+    return std::nullopt;
+  }
+  int64_t factor = 2;
+  while (factor < kMostLarger && static_cast<double>(factor) * computing < 1) {
+    factor *= 2;
+  }
+  for (int64_t times = factor; times > 1; times /= 2) {
+    Trial trial{fmt::format("--micro-batch {}", question.options.shape.batch * times), question};
+    trial.question.options.shape.batch *= times;
+    if (fits(trial.question)) {
+      return trial;
     }
-    trials.push_back({fmt::format("--micro-batch {}", sequences), std::move(larger)});
   }
-  if (!trials.empty()) {
-    return trials;
-  }
-  for (const int64_t factor : {2, 4, 8}) {
-    const int64_t micro_batches = question.options.memory.micro_batches * factor;
-    trials.push_back({fmt::format("--gradient-accumulation {}", micro_batches), question});
-    trials.back().question.options.memory.micro_batches = micro_batches;
-  }
-  return trials;
-}
-
-std::vector<Trial> memory_trials(const PlanQuestion& question, const StepPlan& plan) {
-  std::vector<Trial> trials;
-  for (const Tier tier : {Tier::host, Tier::device}) {
-    const Bytes budget = budget_of(question, tier);
-    const Bytes usable = plan.everything + plan.fixed;
-    if (budget.count() == 0 || budget >= usable) {
-      continue;
-    }
-    const Bytes twice = std::min(budget * 2, round_up_budget(static_cast<double>(usable.count())));
-    trials.push_back({fmt::format("--{}-memory {}", to_string(tier), flag_size(twice)),
-                      with_budget(question, tier, twice)});
-  }
-  return trials;
+  Trial trial{
+      fmt::format("--gradient-accumulation {}", question.options.memory.micro_batches * factor),
+      question};
+  trial.question.options.memory.micro_batches *= factor;
+  return trial;
 }
 
 std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& plan,
@@ -105,11 +96,6 @@ std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& 
     trials.push_back({"zero_optimization.offload_param.device: cpu", question});
     trials.back().question.options.memory.offload_param = Tier::host;
   }
-  if (memory.nvme_activations) {
-    trials.push_back({"headrace.activation_nvme: false (cpu_checkpointing: true)", question});
-    trials.back().question.options.memory.nvme_activations = false;
-    trials.back().question.options.memory.host_activations = true;
-  }
   if (memory.state.moment_dtype == DType::f32 && question.options.dtype == DType::bf16) {
     trials.push_back(
         {"optimizer.params.fp32_optimizer_states: false (changes the numbers)", question});
@@ -117,20 +103,6 @@ std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& 
   }
   return trials;
 }
-
-constexpr double kWorthwhile = 1.03;
-
-/// Of ever larger batches: the smallest that is nearly as fast as the fastest.
-Suggestion smallest_enough(std::vector<Suggestion> found) {
-  const auto fastest = std::max_element(
-      found.begin(), found.end(),
-      [](const Suggestion& a, const Suggestion& b) { return a.speedup < b.speedup; });
-  const double enough = fastest->speedup / kWorthwhile;
-  return *std::find_if(found.begin(), found.end(),
-                       [&](const Suggestion& each) { return each.speedup >= enough; });
-}
-
-}  // namespace
 
 std::optional<Recommendation> recommend_budget(const PlanQuestion& question, const StepPlan& plan,
                                                Tier tier) {
@@ -147,21 +119,20 @@ std::optional<Recommendation> recommend_budget(const PlanQuestion& question, con
     return round_up_budget(low * std::pow(high / low, static_cast<double>(i) / kPoints));
   };
   /// Empty: does not fit in this order.
-  const auto seconds_at = [&](int i) -> std::optional<double> {
-    const auto answer =
-        plan_all({with_budget(same_order, tier, point(i))}, PlanDepth::quick).front();
-    return answer.plan ? std::optional(answer.plan->seconds) : std::nullopt;
+  const auto plan_at = [&](int i) {
+    return plan_all({with_budget(same_order, tier, point(i))}, PlanDepth::quick).front().plan;
   };
   Recommendation result;
-  result.best_seconds = result.seconds = seconds_at(kPoints).value_or(plan.seconds);
+  result.plan = plan_at(kPoints).value_or(plan);
+  result.best_seconds = result.plan.seconds;
   int below = -1;  // too little
   int enough = kPoints;
   while (enough - below > 1) {
     const int middle = (below + enough) / 2;
-    const std::optional<double> seconds = seconds_at(middle);
-    if (seconds && *seconds <= kNearEnough * result.best_seconds) {
+    std::optional<StepPlan> found = plan_at(middle);
+    if (found && found->seconds <= kNearEnough * result.best_seconds) {
       enough = middle;
-      result.seconds = *seconds;
+      result.plan = std::move(*found);
     } else {
       below = middle;
     }
@@ -170,38 +141,55 @@ std::optional<Recommendation> recommend_budget(const PlanQuestion& question, con
   return result;
 }
 
-std::vector<Suggestion> suggest(const PlanQuestion& question, const StepPlan& plan,
-                                const Hardware& hardware) {
-  const std::vector<std::vector<Trial>> kinds = {batch_trials(question),
-                                                 memory_trials(question, plan),
-                                                 setting_trials(question, plan, hardware)};
+std::vector<Trial> make_trials(const PlanQuestion& question, const StepPlan& plan,
+                               const Hardware& hardware) {
+  std::vector<Trial> trials = setting_trials(question, plan, hardware);
+  if (auto batch = batch_trial(question, plan)) {
+    trials.push_back(std::move(*batch));
+  }
+  return trials;
+}
+
+}  // namespace
+
+Advice advise(const PlanQuestion& question, const StepPlan& plan, const Hardware& hardware) {
+  Advice advice;
+  const auto recommend = [&](Tier tier) {
+    return std::async(std::launch::async,
+                      [&, tier] { return recommend_budget(question, plan, tier); });
+  };
+  auto device = recommend(Tier::device);
+  auto host = recommend(Tier::host);
+  const std::vector<Trial> trials = make_trials(question, plan, hardware);
   std::vector<PlanQuestion> questions{question};  // quick plans are compared with each other
-  for (const std::vector<Trial>& kind : kinds) {
-    for (const Trial& trial : kind) {
-      questions.push_back(trial.question);
-    }
+  for (const Trial& trial : trials) {
+    questions.push_back(trial.question);
   }
   const std::vector<PlanAnswer> answers = plan_all(questions, PlanDepth::quick);
   const double tokens_per_second = answers.front().plan.value_or(plan).tokens_per_second();
-  std::vector<Suggestion> suggestions;
-  size_t next = 1;
-  for (size_t k = 0; k < kinds.size(); ++k) {
-    std::vector<Suggestion> found;
-    for (const Trial& trial : kinds[k]) {
-      const std::optional<StepPlan>& other = answers[next++].plan;
-      const double speedup = other ? other->tokens_per_second() / tokens_per_second : 0;
-      if (speedup >= kWorthwhile) {
-        found.push_back({trial.change, *other, speedup});
-      }
+  const auto consider = [&](const std::string& change, const StepPlan& other) {
+    const double speedup = other.tokens_per_second() / tokens_per_second;
+    if (speedup >= kWorthwhile) {
+      advice.suggestions.push_back({change, other, speedup});
     }
-    if (k == 0 && !found.empty()) {
-      found = {smallest_enough(std::move(found))};
+  };
+  for (size_t i = 0; i < trials.size(); ++i) {
+    if (answers[i + 1].plan) {
+      consider(trials[i].change, *answers[i + 1].plan);
     }
-    std::move(found.begin(), found.end(), std::back_inserter(suggestions));
   }
-  std::stable_sort(suggestions.begin(), suggestions.end(),
+  advice.device = device.get();
+  advice.host = host.get();
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    const auto& recommended = tier == Tier::device ? advice.device : advice.host;
+    if (recommended && recommended->budget > budget_of(question, tier)) {
+      consider(fmt::format("--{}-memory {}", to_string(tier), flag_size(recommended->budget)),
+               recommended->plan);
+    }
+  }
+  std::stable_sort(advice.suggestions.begin(), advice.suggestions.end(),
                    [](const Suggestion& a, const Suggestion& b) { return a.speedup > b.speedup; });
-  return suggestions;
+  return advice;
 }
 
 std::vector<Remedy> find_remedies(const PlanQuestion& question) {

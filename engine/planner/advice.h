@@ -13,13 +13,10 @@ namespace headrace::engine {
 /// with all the memory that the run can use; the other budgets as they are.
 struct Recommendation {
   Bytes budget;
-  double seconds = 0;       ///< of a step with it
-  double best_seconds = 0;  ///< with all the memory that the run can use
+  StepPlan plan;            ///< with it
+  double best_seconds = 0;  ///< of a step with all the memory that the run can use
 };
 inline constexpr double kNearEnough = 1.05;
-/// `plan`: of the question. Empty where there is no such tier.
-std::optional<Recommendation> recommend_budget(const PlanQuestion& question, const StepPlan& plan,
-                                               Tier tier);
 
 /// A change that makes steps faster.
 struct Suggestion {
@@ -27,9 +24,16 @@ struct Suggestion {
   StepPlan plan;
   double speedup = 1;  ///< in tokens per second
 };
-/// Each tried by planning again; those that bring 3 % or more, the best first.
-std::vector<Suggestion> suggest(const PlanQuestion& question, const StepPlan& plan,
-                                const Hardware& hardware);
+
+struct Advice {
+  std::optional<Recommendation> device;  ///< empty: no device tier
+  std::optional<Recommendation> host;
+  /// Each tried by planning again; those that bring 3 % or more, the best first.
+  std::vector<Suggestion> suggestions;
+};
+
+/// `plan`: of the question, which fits.
+Advice advise(const PlanQuestion& question, const StepPlan& plan, const Hardware& hardware);
 
 /// A change of the settings of a run that does not fit.
 struct Remedy {
