@@ -68,7 +68,7 @@ struct MemoryPlan {
 struct NetworkNeeds {
   Bytes workspace;
   Bytes constants;
-  Bytes tiled_workspace;       ///< in place of workspace with several vocabulary tiles
+  std::optional<Bytes> tiled_workspace = {};  ///< with several vocabulary tiles; empty: the same
   int64_t logits_tile = 4096;  ///< vocabulary entries that the head works on at a time
 };
 NetworkNeeds network_needs(const model::Network& network);
