@@ -58,6 +58,7 @@ std::vector<Setup> make_setups() {
   std::vector<Setup> setups;
   for (const int64_t micro_batches : {1, 4}) {
     setups.push_back({"0.6B", small, 2, 6, true, micro_batches});
+    setups.push_back({"0.6B in vocabulary tiles", small, 1, 6, true, micro_batches});
     setups.push_back({"7B", middle, 8, 32, true, micro_batches});
     setups.push_back({"7B, weights on host", middle, 8, 48, false, micro_batches});
     setups.push_back({"7B", middle, 24, 64, true, micro_batches});
@@ -106,7 +107,7 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   request.micro_batches = setup.micro_batches;
   request.optimizer_overlap = options.overlap;
   request.rates = rates_of(options);
-  const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16, kMiB * 512};
+  const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
   return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
                                   estimate(setup.config, options), request);
 }
@@ -115,7 +116,8 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
 scheduler::Trace marked_trace(const engine::StepTrace& step) {
   scheduler::Trace trace = step.trace;
   for (size_t i = 0; i < trace.operations.size(); ++i) {
-    trace.operations[i].starts_pass = step.operations[i].kind == engine::StepKind::embed_forward;
+    trace.operations[i].starts_pass =
+        step.operations[i].kind == engine::StepKind::embed_forward && step.operations[i].tile == 0;
   }
   return trace;
 }
@@ -215,7 +217,8 @@ void run(const Options& options) {
     }
     const engine::MemoryPlan plan = plan_of(setup, options);
     const engine::StepTrace& step = plan.speculative ? *plan.speculative : plan.training;
-    fmt::print("{}: {} operations, updates {} backward\n", title, step.operations.size(),
+    fmt::print("{}: {} operations, {} vocabulary tiles, updates {} backward\n", title,
+               step.operations.size(), plan.layout.vocab_tiles,
                plan.speculative ? "during" : "after");
     const scheduler::Trace trace = marked_trace(step);
     scheduler::CompileInput input;

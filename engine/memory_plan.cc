@@ -228,8 +228,9 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
   MemoryPlan plan;
   plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
                          kSlotAlignment);
-  plan.workspace =
-      align_up(is_tiled ? input.needs.tiled_workspace : input.needs.workspace, kSlotAlignment);
+  plan.workspace = align_up(is_tiled ? input.needs.tiled_workspace.value_or(input.needs.workspace)
+                                     : input.needs.workspace,
+                            kSlotAlignment);
   plan.constants = align_up(input.needs.constants, kSlotAlignment);
   LayoutOptions options;
   options.dtype = input.dtype;
@@ -405,23 +406,39 @@ std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order
   }
 }
 
-/// The plan with the largest vocabulary tiles that fit in this order: fewer operations. Where some
-/// fit, so do all that are smaller.
-std::optional<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
+/// The plan with the largest vocabulary tiles that fit in this order: fewer operations. Where the
+/// vocabulary has to be cut, also one with tiles of half that size, which leave room to fetch the
+/// next tile. Where some fit, so do all that are smaller.
+std::vector<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
   const std::vector<int64_t> choices = tile_choices(input);
-  std::optional<MemoryPlan> best = fit_with_tiles(input, order, host_arena, choices.front());
-  size_t first = 1;
-  size_t end = best ? first : choices.size();
-  while (first < end) {
+  const auto fit = [&](size_t choice) {
+    return fit_with_tiles(input, order, host_arena, choices[choice]);
+  };
+  std::vector<MemoryPlan> plans;
+  std::optional<MemoryPlan> largest = fit(0);
+  size_t first = largest ? 0 : 1;
+  for (size_t end = largest ? 0 : choices.size(); first < end;) {
     const size_t middle = (first + end) / 2;
-    if (auto plan = fit_with_tiles(input, order, host_arena, choices[middle])) {
-      best = std::move(plan);
+    if (auto plan = fit(middle)) {
+      largest = std::move(plan);
       end = middle;
     } else {
       first = middle + 1;
     }
   }
-  return best;
+  if (!largest) {
+    return plans;
+  }
+  plans.push_back(std::move(*largest));
+  for (size_t half = first; first > 0 && half < choices.size(); ++half) {
+    if (choices[half] * 2 <= choices[first]) {
+      if (auto plan = fit(half)) {
+        plans.push_back(std::move(*plan));
+      }
+      break;
+    }
+  }
+  return plans;
 }
 
 /// What the first step takes at assumed rates; of a plan that can speculate, one that does.
@@ -509,8 +526,8 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
   const MemoryPlan smallest = require_fit(input);
   std::vector<MemoryPlan> plans;
   for (const StepOrder& order : allowed_orders(request)) {
-    if (auto plan = fit_in_order(input, order, smallest.host_arena)) {
-      plans.push_back(std::move(*plan));
+    for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
+      plans.push_back(std::move(plan));
     }
   }
   HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");

@@ -71,7 +71,7 @@ struct MemoryPlan {
 struct NetworkNeeds {
   Bytes workspace;
   Bytes constants;
-  Bytes tiled_workspace;       ///< in place of workspace with several vocabulary tiles
+  std::optional<Bytes> tiled_workspace = {};  ///< with several vocabulary tiles; empty: the same
   int64_t logits_tile = 4096;  ///< vocabulary entries that the head works on at a time
   /// What a block saves for backward. Where a level saves nothing, it is not chosen.
   model::PerLevel<Bytes> saved{};

@@ -128,7 +128,7 @@ TEST(MemoryPlan, CutsTheVocabularyAsLittleAsTheBudgetsAllow) {
     const MinimumBudgets least = minimum_budgets(config, DType::bf16, kShape, kWideNeeds, request);
     // A tile with its gradient.
     const Bytes unit = bytes_for(Elements(512) * config.hidden_size, DType::bf16) * 2;
-    EXPECT_LT(least.device, kWideNeeds.tiled_workspace + unit * 4);
+    EXPECT_LT(least.device, kWideNeeds.workspace + unit * 4);
     std::vector<int64_t> tiles;
     for (int units = 1; units <= 5; ++units) {
       tiles.push_back(tiles_with(least.device + unit * (units - 1), kMiB * 64));
