@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "engine/memory_plan.h"
+#include "model/network_block.h"
 #include "model/shapes.h"
 #include "scheduler/liveness.h"
 #include "scheduler/lower_bound.h"
@@ -28,7 +30,8 @@ struct Options {
   double device_memory = 1e12;  ///< of accumulation on the device
   int64_t sequence = 4096;
   int steps = 4;
-  bool overlap = true;  ///< updates during backward, speculative
+  bool overlap = true;     ///< updates during backward, speculative
+  bool recompute = false;  ///< the plan chooses what blocks save for backward
   std::string only;
   std::string json;
 };
@@ -107,9 +110,19 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   request.micro_batches = setup.micro_batches;
   request.optimizer_overlap = options.overlap;
   request.rates = rates_of(options);
-  const engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
-  return engine::make_memory_plan(setup.config, DType::bf16, {1, options.sequence}, needs,
-                                  estimate(setup.config, options), request);
+  engine::NetworkNeeds needs{kMiB * 512, kMiB * 16};
+  engine::WorkEstimate work = estimate(setup.config, options);
+  const model::BatchShape shape{1, options.sequence};
+  if (options.recompute) {
+    const model::NetworkBlock block(setup.config, shape, DType::bf16);
+    work.block_forward = block.forward_flops() / options.flops;
+    for (const auto level :
+         {model::Recompute::none, model::Recompute::mlp, model::Recompute::block}) {
+      needs.saved[level] = block.saved_bytes(level);
+      work.block_backward[level] = block.backward_flops(level) / options.flops;
+    }
+  }
+  return engine::make_memory_plan(setup.config, DType::bf16, shape, needs, work, request);
 }
 
 /// The trace, with its passes marked for the liveness policy.
@@ -215,11 +228,19 @@ void run(const Options& options) {
     if (title.find(options.only) == std::string::npos) {
       continue;
     }
+    const auto begin = std::chrono::steady_clock::now();
     const engine::MemoryPlan plan = plan_of(setup, options);
+    const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - begin;
     const engine::StepTrace& step = plan.speculative ? *plan.speculative : plan.training;
-    fmt::print("{}: {} operations, {} vocabulary tiles, updates {} backward\n", title,
-               step.operations.size(), plan.layout.vocab_tiles,
-               plan.speculative ? "during" : "after");
+    const auto saving = [&](model::Recompute level) {
+      return std::count(plan.layout.recompute.begin(), plan.layout.recompute.end(), level);
+    };
+    fmt::print(
+        "{}: {} operations, {} vocabulary tiles, updates {} backward, planned in {:.2f} s, blocks "
+        "recompute: {} all, {} MLP, {} nothing\n",
+        title, step.operations.size(), plan.layout.vocab_tiles,
+        plan.speculative ? "during" : "after", planning.count(), saving(model::Recompute::block),
+        saving(model::Recompute::mlp), saving(model::Recompute::none));
     const scheduler::Trace trace = marked_trace(step);
     scheduler::CompileInput input;
     input.trace = &trace;
@@ -255,6 +276,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--overlap,!--no-overlap", options.overlap,
                "update during backward (speculative) where the plan finds it faster");
+  app.add_flag("--recompute", options.recompute,
+               "let the plan choose what blocks save for backward, with durations by FLOP count");
   app.add_option("--only", options.only, "only the setups whose title holds this text");
   app.add_option("--json", options.json, "write the results to this file as well");
   CLI11_PARSE(app, argc, argv);

@@ -62,6 +62,9 @@ Elements choose_shard(const MemoryRequest& request, Bytes host_objects, Elements
 std::string remedies(const MemoryRequest& request, Tier tier) {
   std::string text = fmt::format("give more with --{}-memory", to_string(tier));
   text += ", or lower the sequence length or train_micro_batch_size_per_gpu";
+  if (tier == Tier::device && request.offload_optimizer && request.offload_ratio.value_or(1) < 1) {
+    text += ", or raise zero_optimization.offload_optimizer.ratio";
+  }
   if (request.recompute && request.recompute != model::Recompute::block) {
     text += ", or set headrace.recompute to block";
   }
@@ -186,6 +189,10 @@ Bytes round_down(Bytes size) {
   return Bytes(size.count() / kSlotAlignment.count() * kSlotAlignment.count());
 }
 
+double offload_ratio(const MemoryRequest& request) {
+  return request.device_memory && request.offload_optimizer ? request.offload_ratio.value_or(1) : 1;
+}
+
 /// How the operations of a step may be ordered.
 struct StepOrder {
   AccumulationOrder accumulation = AccumulationOrder::layer_major;
@@ -236,6 +243,7 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
   options.dtype = input.dtype;
   options.placement = make_placement(input.request);
   options.state = input.request.state;
+  options.offload_ratio = offload_ratio(input.request);
   options.tokens = input.shape.tokens();
   options.micro_batches = input.request.micro_batches;
   options.fp32_gradients = input.request.fp32_gradients;
@@ -313,7 +321,8 @@ std::optional<UpdateMode> overlapping_mode(const MemoryRequest& request) {
     return UpdateMode::during_backward;
   }
   // Only the store keeps the old values of what has been written anew.
-  const bool keeps_old = request.offload_optimizer == Tier::nvme && !request.in_place;
+  const bool keeps_old =
+      request.offload_optimizer == Tier::nvme && !request.in_place && offload_ratio(request) == 1;
   return keeps_old ? std::optional(UpdateMode::speculative) : std::nullopt;
 }
 
@@ -517,24 +526,77 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   return choose_recompute(std::move(plan), trials);
 }
 
+/// The fastest plan for the request's share of the optimizer, or for all of it.
+MemoryPlan plan_for_ratio(const PlanInput& input) {
+  const MemoryPlan smallest = require_fit(input);
+  std::vector<MemoryPlan> plans;
+  for (const StepOrder& order : allowed_orders(input.request)) {
+    for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
+      plans.push_back(std::move(plan));
+    }
+  }
+  HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
+  MemoryPlan plan = with_recompute_chosen(input, fastest(std::move(plans), input.request.rates));
+  plan.minimum_device = smallest.minimum_device;
+  plan.minimum_host = smallest.minimum_host;
+  return plan;
+}
+
+bool fits(const PlanInput& input) {
+  MemoryPlan plan = smallest_plan(input);
+  const Bytes device_memory = *input.request.device_memory;
+  if (plan.minimum_device > device_memory) {
+    return false;
+  }
+  fit_host(plan, device_memory, input.request.host_memory);
+  return plan.minimum_host <= input.request.host_memory;
+}
+
+/// Device memory that a plan leaves idle can hold optimizer state, which then needs no link.
+MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
+  constexpr int kSteps = 16;
+  constexpr double kFasterBy = 0.99;
+  MemoryRequest request = input.request;
+  const PlanInput other{input.config, input.dtype, input.shape, input.needs, input.work, request};
+  const auto keep_on_device = [&](int sixteenths) {
+    request.offload_ratio = static_cast<double>(kSteps - sixteenths) / kSteps;
+  };
+  int most = kSteps;
+  for (; most > 0; --most) {
+    keep_on_device(most);
+    if (fits(other)) {
+      break;
+    }
+  }
+  std::optional<double> seconds;
+  for (const int kept : {most, most / 2}) {
+    if (kept == 0) {
+      break;
+    }
+    seconds = seconds ? seconds : predicted_seconds(whole, request.rates);
+    keep_on_device(kept);
+    MemoryPlan plan = plan_for_ratio(other);
+    const double faster = predicted_seconds(plan, request.rates);
+    if (faster < kFasterBy * *seconds) {
+      plan.minimum_device = whole.minimum_device;
+      plan.minimum_host = whole.minimum_host;
+      seconds = faster;
+      whole = std::move(plan);
+    }
+  }
+  return whole;
+}
+
 }  // namespace
 
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request) {
   const PlanInput input{config, dtype, shape, needs, work, request};
-  const MemoryPlan smallest = require_fit(input);
-  std::vector<MemoryPlan> plans;
-  for (const StepOrder& order : allowed_orders(request)) {
-    for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
-      plans.push_back(std::move(plan));
-    }
-  }
-  HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
-  MemoryPlan plan = with_recompute_chosen(input, fastest(std::move(plans), request.rates));
-  plan.minimum_device = smallest.minimum_device;
-  plan.minimum_host = smallest.minimum_host;
-  return plan;
+  MemoryPlan plan = plan_for_ratio(input);
+  const bool is_open =
+      !request.offload_ratio && request.device_memory && request.offload_optimizer == Tier::host;
+  return is_open ? with_ratio_chosen(input, std::move(plan)) : std::move(plan);
 }
 
 MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
@@ -553,7 +615,11 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
     text += fmt::format("  {:<22} {:>10}   {}\n", what, format_bytes(size), where);
   };
   row("weights", state.weights, fmt::format("home {}", to_string(placement.weights)));
-  row("optimizer state", state.optimizer, fmt::format("home {}", to_string(placement.optimizer)));
+  row("optimizer state", state.optimizer,
+      fmt::format("home {}{}", to_string(placement.optimizer),
+                  state.optimizer_on_device > Bytes(0) && placement.optimizer != Tier::device
+                      ? ", " + format_bytes(state.optimizer_on_device) + " of it on device"
+                      : ""));
   row("gradients", state.gradients, fmt::format("down to {}", to_string(placement.gradients)));
   row("activations", state.activations,
       fmt::format("down to {}", to_string(placement.activations)));

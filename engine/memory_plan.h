@@ -23,7 +23,10 @@ struct MemoryRequest {
   std::string nvme_path;  ///< for messages
   std::optional<Tier> offload_param;      ///< empty: none
   std::optional<Tier> offload_optimizer;  ///< empty: none
-  bool host_activations = false;          ///< cpu_checkpointing
+  /// Share of it; the rest lives on the device, where there is one. Empty: of an optimizer on the
+  /// host what is faster and fits.
+  std::optional<double> offload_ratio = 1;
+  bool host_activations = false;  ///< cpu_checkpointing
   bool nvme_activations = false;
   Elements sub_group_size{1'000'000'000};
   StateRequest state;

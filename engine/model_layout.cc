@@ -1,6 +1,7 @@
 #include "engine/model_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -73,6 +74,10 @@ class LayoutBuilder {
     return options_.tile_rows > 0 ? options_.tile_rows : config_.vocab_size;
   }
 
+  /// Elements of the modules to come whose optimizer state lives on the device though its home is
+  /// elsewhere.
+  void keep_on_device(Elements count) { left_on_device_ = count; }
+
   void add_module(model::ModuleSpec spec) {
     const bool is_tied = config_.tie_word_embeddings && layout_.modules.size() < vocab_tiles();
     ModuleObjects module;
@@ -81,14 +86,17 @@ class LayoutBuilder {
     const bool sums = options_.micro_batches > 1 || is_tied;
     add_gradients(module, spec, sums);
     const Elements shard_max = options_.shard_max / kStatisticsBlock * kStatisticsBlock;
-    for (Elements first; first < spec.count; first += shard_max) {
+    Elements end;
+    for (Elements first; first < spec.count; first = end) {
       Shard shard;
       shard.first = first;
       shard.count = std::min(shard_max, spec.count - first);
+      const Tier home = cut_to_home(shard);
+      shard.update_tier = home == Tier::device ? Tier::device : Tier::host;
+      end = shard.first + shard.count;
       const std::string suffix = "." + std::to_string(module.shards.size());
-      shard.state =
-          table_.persistent(spec.name + ".optimizer" + suffix,
-                            layout_.state.offsets(shard.count).size, options_.placement.optimizer);
+      shard.state = table_.persistent(spec.name + ".optimizer" + suffix,
+                                      layout_.state.offsets(shard.count).size, home);
       if (sums) {
         add_sums(shard, spec.name, suffix, module.packed_gradient.has_value(), is_tied);
       }
@@ -166,6 +174,20 @@ class LayoutBuilder {
     }
   }
 
+  /// Home of the shard's state; of one that would be in two places only the first part is left.
+  Tier cut_to_home(Shard& shard) {
+    if (shard.count > left_on_device_) {
+      const Elements rest = left_on_device_ / kStatisticsBlock * kStatisticsBlock;
+      if (rest == Elements()) {
+        left_on_device_ = rest;
+        return options_.placement.optimizer;
+      }
+      shard.count = rest;
+    }
+    left_on_device_ -= shard.count;
+    return Tier::device;
+  }
+
   /// A gradient that an update may need a second time stays in the host, whatever its floor.
   ObjectId final_gradient(std::string name, Bytes size, Tier floor) {
     return is_speculative() ? table_.persistent(std::move(name), size, Tier::host)
@@ -209,6 +231,7 @@ class LayoutBuilder {
   const LayoutOptions& options_;
   ModelLayout layout_;
   ObjectTable table_;
+  Elements left_on_device_;
 };
 
 }  // namespace
@@ -219,10 +242,19 @@ int64_t vocab_tile_unit(const model::ModelConfig& config, int64_t logits_tile) {
 }
 
 ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& options) {
+  HR_CHECK(options.offload_ratio == 1 || options.placement.compute == Tier::device,
+           "an optimizer offload of {} without a device tier", options.offload_ratio);
   HR_CHECK(options.shard_max >= kStatisticsBlock, "shard of {} elements",
            options.shard_max.count());
   LayoutBuilder builder(config, options);
-  for (model::ModuleSpec& spec : model::tiled_module_specs(config, builder.tile_rows())) {
+  std::vector<model::ModuleSpec> specs = model::tiled_module_specs(config, builder.tile_rows());
+  Elements all;
+  for (const model::ModuleSpec& spec : specs) {
+    all += spec.count;
+  }
+  const double offloaded = std::ceil(static_cast<double>(all.count()) * options.offload_ratio);
+  builder.keep_on_device(all - Elements(static_cast<int64_t>(offloaded)));
+  for (model::ModuleSpec& spec : specs) {
     builder.add_module(std::move(spec));
   }
   builder.add_activations();
@@ -241,6 +273,7 @@ StateBytes state_bytes(const ModelLayout& layout) {
     bytes.gradients += is_packed ? size(*module.packed_gradient) : Bytes(0);
     for (const Shard& shard : module.shards) {
       bytes.optimizer += size(shard.state);
+      bytes.optimizer_on_device += shard.update_tier == Tier::device ? size(shard.state) : Bytes(0);
       for (const auto& sum : {shard.accumulator, shard.embedding_accumulator}) {
         bytes.gradients += sum && !is_packed ? size(*sum) : Bytes(0);
       }

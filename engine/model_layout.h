@@ -33,7 +33,8 @@ struct Placement {
 struct Shard {
   Elements first;
   Elements count;
-  ObjectId state{};  ///< optimizer state, as ModelLayout::state says
+  ObjectId state{};               ///< optimizer state, as ModelLayout::state says
+  Tier update_tier = Tier::host;  ///< where optimizer and statistics find what they work on
   /// fp32 sum of the gradients, `count` elements. Empty where a module has one gradient per step.
   std::optional<ObjectId> accumulator;
   /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
@@ -97,6 +98,9 @@ struct LayoutOptions {
   DType dtype = DType::f32;
   Placement placement;
   StateRequest state;
+  /// Share of the optimizer state at its home; the rest, of the first modules, lives on the device
+  /// and is updated there. Below 1 with a device tier only.
+  double offload_ratio = 1;
   Elements shard_max;  ///< sub_group_size, already limited by the host budget
   int64_t tokens = 0;  ///< per micro-batch
   /// Vocabulary entries per tile, a multiple of vocab_tile_unit(); 0: one tile.
@@ -126,6 +130,7 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
 struct StateBytes {
   Bytes weights;
   Bytes optimizer;
+  Bytes optimizer_on_device;  ///< of these
   Bytes gradients;
   Bytes activations;  ///< inputs of blocks and head
   Bytes saved;        ///< what blocks save beside their input

@@ -56,7 +56,9 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   // State in memory is written at checkpoints only.
   request.in_place = settings.keeping.durability == Durability::in_place &&
                      settings.offload.weights == OffloadDevice::nvme &&
-                     settings.offload.optimizer == OffloadDevice::nvme;
+                     settings.offload.optimizer == OffloadDevice::nvme &&
+                     (!request.device_memory || settings.offload.optimizer_ratio.value_or(1) == 1);
+  request.offload_ratio = settings.offload.optimizer_ratio;
   request.host_activations = settings.offload.activations != OffloadDevice::none;
   request.nvme_activations = settings.offload.activations == OffloadDevice::nvme;
   request.sub_group_size = settings.offload.sub_group;

@@ -183,7 +183,7 @@ class TraceBuilder {
   void finish_norm() {
     const bool is_read = mode() == UpdateMode::after_norm;
     add(Lane::cpu_optimizer, "gradient_norm", 1e-5,
-        {update_use(layout_.gradient_norm, Access::update, !is_read)},
+        {{layout_.gradient_norm, layout_.placement.update(), Access::update, !is_read}},
         {.kind = StepKind::finish_norm});
   }
 
@@ -193,10 +193,10 @@ class TraceBuilder {
       const bool speculative = mode() == UpdateMode::speculative;
       std::vector<Use> uses = update_uses(module, k, speculative);
       if (speculative && shards[k].weights_before) {
-        uses.push_back(update_use(*shards[k].weights_before, Access::write));
+        uses.push_back({*shards[k].weights_before, Tier::host, Access::write, false});
       } else if (mode() == UpdateMode::after_norm) {
-        uses.push_back(update_use(layout_.gradient_norm, Access::read,
-                                  last_of_step && k + 1 == shards.size()));
+        uses.push_back({layout_.gradient_norm, shards[k].update_tier, Access::read,
+                        last_of_step && k + 1 == shards.size()});
       }
       add(Lane::cpu_optimizer, name_of(module) + ".update",
           seconds(shards[k].count, kUpdateBytesPerElement), std::move(uses),
@@ -209,7 +209,7 @@ class TraceBuilder {
     for (size_t k = 0; k < shards.size(); ++k) {
       std::vector<Use> uses = update_uses(module, k, false);
       if (shards[k].weights_before) {
-        uses.push_back(update_use(*shards[k].weights_before, Access::read, true));
+        uses.push_back({*shards[k].weights_before, Tier::host, Access::read, true});
       }
       add(Lane::cpu_optimizer, name_of(module) + ".redo_update",
           seconds(shards[k].count, kUpdateBytesPerElement), std::move(uses),
@@ -250,10 +250,11 @@ class TraceBuilder {
   /// Adds the embedding's sum of a shard to the head's.
   void join_sums(size_t module, size_t shard, bool is_final) {
     const Shard& objects = layout_.modules[module].shards[shard];
-    std::vector<Use> uses = {update_use(*objects.embedding_accumulator, Access::read, true),
-                             update_use(*objects.accumulator, Access::update)};
+    const Tier tier = objects.update_tier;
+    std::vector<Use> uses = {{*objects.embedding_accumulator, tier, Access::read, true},
+                             {*objects.accumulator, tier, Access::update, false}};
     if (is_final) {
-      uses.push_back(norm_use());
+      uses.push_back(norm_use(tier));
     }
     add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(objects.count, 12),
         std::move(uses),
@@ -263,7 +264,7 @@ class TraceBuilder {
   void round_sum(size_t module, size_t shard, bool on_device) {
     const ModuleObjects& objects = layout_.modules[module];
     const Access access = shard == 0 ? Access::write : Access::update;
-    const Tier tier = on_device ? layout_.placement.compute : layout_.placement.update();
+    const Tier tier = on_device ? layout_.placement.compute : objects.shards[shard].update_tier;
     add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(module) + ".round_sum",
         on_device ? device_seconds(objects.shards[shard].count, 6)
                   : seconds(objects.shards[shard].count, 6),
@@ -276,11 +277,12 @@ class TraceBuilder {
   void measure(size_t module) {
     const ModuleObjects& objects = layout_.modules[module];
     for (size_t k = 0; k < objects.shards.size(); ++k) {
+      const Tier tier = objects.shards[k].update_tier;
       const Use gradient = objects.packed_gradient
-                               ? update_use(*objects.packed_gradient, Access::read)
-                               : update_use(*objects.shards[k].accumulator, Access::update);
+                               ? Use{*objects.packed_gradient, tier, Access::read, false}
+                               : Use{*objects.shards[k].accumulator, tier, Access::update, false};
       add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(objects.shards[k].count, 2),
-          {gradient, norm_use()},
+          {gradient, norm_use(tier)},
           {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
     }
   }
@@ -290,14 +292,13 @@ class TraceBuilder {
     const auto& shards = layout_.modules[step.module].shards;
     step.first_gradient = started_.insert(index_of(accumulator)).second;
     const bool on_device = step.on_device;
-    const auto use = [&](ObjectId object, Access access, bool discard) {
-      return on_device ? compute(object, access, discard) : update_use(object, access, discard);
-    };
+    const Tier tier = on_device ? layout_.placement.compute : shards[step.shard].update_tier;
     std::vector<Use> uses = {
-        use(gradient(step.module, step.micro_batch), Access::read, step.shard + 1 == shards.size()),
-        use(accumulator, step.first_gradient ? Access::write : Access::update, false)};
+        {gradient(step.module, step.micro_batch), tier, Access::read,
+         step.shard + 1 == shards.size()},
+        {accumulator, tier, step.first_gradient ? Access::write : Access::update, false}};
     if (step.last_gradient) {
-      uses.push_back(norm_use());
+      uses.push_back(norm_use(tier));
     }
     const Elements count = shards[step.shard].count;
     add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
@@ -309,21 +310,19 @@ class TraceBuilder {
     const auto& shards = layout_.modules[module].shards;
     const bool is_last = shard + 1 == shards.size();
     const auto& packed = layout_.modules[module].packed_gradient;
-    return {update_use(shards[shard].state, Access::update),
-            packed ? update_use(*packed, Access::read, !keep && is_last)
-                   : update_use(*shards[shard].accumulator, Access::read, !keep),
-            update_use(weights(module), weights_access(shard))};
+    const Tier tier = shards[shard].update_tier;
+    return {{shards[shard].state, tier, Access::update, false},
+            packed ? Use{*packed, tier, Access::read, !keep && is_last}
+                   : Use{*shards[shard].accumulator, tier, Access::read, !keep},
+            {weights(module), tier, weights_access(shard), false}};
   }
 
-  Use norm_use() {
+  Use norm_use(Tier tier) {
     const Access access = std::exchange(norm_started_, true) ? Access::update : Access::write;
-    return update_use(layout_.gradient_norm, access);
+    return {layout_.gradient_norm, tier, access, false};
   }
   Use compute(ObjectId id, Access access, bool discard = false) const {
     return {id, layout_.placement.compute, access, discard};
-  }
-  Use update_use(ObjectId id, Access access, bool discard = false) const {
-    return {id, layout_.placement.update(), access, discard};
   }
   static Use host(ObjectId id, Access access) { return {id, Tier::host, access, false}; }
 

@@ -76,6 +76,11 @@ void Resolver::resolve_offload() {
   offload.zero_stage = zero.stage();
   offload.weights = device_of(zero.offload_param().device());
   offload.optimizer = device_of(zero.offload_optimizer().device());
+  if (zero.offload_optimizer().has_ratio()) {
+    offload.optimizer_ratio = zero.offload_optimizer().ratio();
+  }
+  note_auto("zero_optimization.offload_optimizer.ratio", "what is faster and fits",
+            "chosen by the plan");
   offload.pin_memory = zero.offload_param().pin_memory() && zero.offload_optimizer().pin_memory();
   offload.sub_group = Elements(zero.sub_group_size());
   if (config_.headrace().activation_nvme()) {
@@ -100,7 +105,7 @@ void Resolver::check_stages() {
   if (offload.optimizer == OffloadDevice::cpu && stage == 0) {
     problems_.add("zero_optimization.offload_optimizer.device: cpu needs stage 1, 2 or 3, not 0");
   }
-  if (config_.zero_optimization().offload_optimizer().ratio() < 1 && stage != 3) {
+  if (offload.optimizer_ratio.value_or(1) < 1 && stage != 3) {
     problems_.add("zero_optimization.offload_optimizer.ratio: below 1 needs stage 3, not {}",
                   stage);
   }
@@ -319,6 +324,12 @@ void Resolver::resolve_compute() {
     problems_.add(
         "headrace.device_memory: with headrace.compute = host there is no device tier; remove one "
         "of the two");
+  }
+  const OffloadSettings& offload = settings.offload;
+  if (offload.optimizer_ratio.value_or(1) < 1 &&
+      (!wants_device || offload.optimizer == OffloadDevice::none)) {
+    note(LogLevel::warning, "zero_optimization.offload_optimizer.ratio has no effect: {}",
+         wants_device ? "the optimizer is not offloaded" : "there is no device tier");
   }
   note_idle_limits();
 }

@@ -57,6 +57,8 @@ struct OffloadSettings {
   int zero_stage = 0;
   OffloadDevice weights = OffloadDevice::none;
   OffloadDevice optimizer = OffloadDevice::none;
+  /// Share of its state that is offloaded, the rest being on the device; unset: the plan's choice.
+  std::optional<double> optimizer_ratio;
   OffloadDevice activations = OffloadDevice::none;  ///< slowest tier they may go to
   bool pin_memory = true;                           ///< where a GPU is present
   Elements sub_group{1'000'000'000};                ///< updated at a time, per rank

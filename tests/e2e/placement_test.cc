@@ -56,6 +56,7 @@ struct Variant {
   bool split_master = true;
   std::optional<engine::AccumulationOrder> order = {};
   std::optional<model::Recompute> recompute = {};
+  double offload_ratio = 1;
 };
 
 const Variant kVariants[] = {
@@ -122,6 +123,19 @@ const Variant kVariants[] = {
      .device_kib = 256 << 10,
      .host_kib = 256 << 10,
      .recompute = model::Recompute::block},
+    {.name = "half of the optimizer on the host",
+     .device_kib = 256 << 10,
+     .host_kib = 256 << 10,
+     .optimizer = Tier::host,
+     .offload_ratio = 0.5},
+    {.name = "a third of the optimizer on nvme, small sub-groups, tiny budgets",
+     .device_kib = 0,
+     .host_kib = 0,
+     .param = Tier::nvme,
+     .optimizer = Tier::nvme,
+     .nvme_activations = true,
+     .sub_group = 65536,
+     .offload_ratio = 1.0 / 3},
     {"nvme without a device tier", {}, 8192, Tier::nvme, Tier::nvme, false, true},
     {"tiny host without a device tier", {}, 0, Tier::nvme, Tier::nvme, false, true},
 };
@@ -148,6 +162,7 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   options.memory.state.split_master = variant.split_master;
   options.memory.accumulation_order = variant.order;
   options.memory.recompute = variant.recompute;
+  options.memory.offload_ratio = variant.offload_ratio;
   options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;

@@ -149,7 +149,7 @@ TEST(Schema, DefaultsAreDeepSpeeds) {
       {"zero_optimization.offload_optimizer.pipeline_read", "false"},
       {"zero_optimization.offload_optimizer.pipeline_write", "false"},
       {"zero_optimization.offload_optimizer.fast_init", "false"},
-      {"zero_optimization.offload_optimizer.ratio", "1"},
+      {"zero_optimization.offload_optimizer.ratio", "none"},  // 1 in DeepSpeed; here the plan's
       {"zero_optimization.offload_optimizer.super_offload", "false"},
       {"zero_optimization.offload_optimizer.cpuadam_cores_perc", "0.8"},
       {"aio.block_size", "1048576"},

@@ -14,6 +14,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Matcher;
 using testing::Not;
 
 // ---- offload -----------------------------------------------------------------------------------
@@ -88,6 +89,22 @@ TEST(ResolveOffload, StagesAreChecked) {
     EXPECT_THAT(problem_of(file_with("\"zero_optimization\": {" + c.zero + "}")),
                 HasSubstr(c.part));
   }
+}
+
+TEST(ResolveOffload, RatioOfTheOptimizer) {
+  const std::string zero =
+      R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.3}})";
+  EXPECT_EQ(settings_of(zero).offload.optimizer_ratio, 0.3);
+  EXPECT_EQ(settings_of("").offload.optimizer_ratio, std::nullopt);
+  const Matcher<std::vector<std::string>> is_noted =
+      Contains(HasSubstr("offload_optimizer.ratio has no effect"));
+  EXPECT_THAT(texts(resolve_text(file_with(zero))), is_noted);  // no device tier
+  const std::string device = R"(, "headrace": {"device_memory": "1GB"})";
+  EXPECT_THAT(texts(resolve_text(file_with(zero + device))), Not(is_noted));
+  EXPECT_THAT(
+      texts(resolve_text(file_with(
+          R"("zero_optimization": {"stage": 3, "offload_optimizer": {"ratio": 0.3}})" + device))),
+      is_noted);
 }
 
 TEST(ResolveOffload, ActivationsFollowTheirKeys) {
