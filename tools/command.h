@@ -8,6 +8,7 @@ namespace headrace::tools {
 /// Each adds its subcommand to the application. When the command line chose it, its callback does
 /// the work and throws headrace::Error on failure.
 void add_train(CLI::App& app);
+void add_report(CLI::App& app);
 void add_init_model(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_bench(CLI::App& app);

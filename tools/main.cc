@@ -19,6 +19,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 done, 1 different (trace compare), 2 usage, 3 bad input, 4 does not fit,\n"
       "5 I/O failure, 70 internal error, 130 interrupted (state saved).");
   headrace::tools::add_train(app);
+  headrace::tools::add_report(app);
   headrace::tools::add_checkpoint(app);
   headrace::tools::add_verify(app);
   headrace::tools::add_export(app);
