@@ -35,9 +35,12 @@ StepTimeline step(int64_t number, std::chrono::steady_clock::time_point begin) {
                                                        {"c\n", kKiB * 12, Tier::nvme, Tier::nvme}};
   scheduler::Schedule schedule;
   for (uint32_t i = 0; i < 3; ++i) {
-    schedule.actions.push_back({scheduler::ActionKind::transfer, ObjectId{i}});
+    schedule.actions.emplace_back();
+    schedule.actions.back().kind = scheduler::ActionKind::transfer;
+    schedule.actions.back().object = ObjectId{i};
   }
-  schedule.actions.push_back({scheduler::ActionKind::operation});
+  schedule.actions.emplace_back();
+  schedule.actions.back().kind = scheduler::ActionKind::operation;
   RunRecord record;
   record.start = begin + std::chrono::milliseconds(1);
   record.spans = {{0, Lane::nvme_read, 0, 0.002},

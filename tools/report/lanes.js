@@ -118,7 +118,7 @@ class LaneChart {
       svg.append(makeSvg('rect', {x: one.x.toFixed(2), y: top.toFixed(2), width: Math.max(width - (width > 3 ? 0.6 : 0), 0.6).toFixed(2),
                                   height: Math.max(lineHeight - gap, 1).toFixed(2), rx: width > 6 && lineHeight > 8 ? 2 : 0, fill: one.fill}));
       const room = Math.floor((width - 8) / 6.7);
-      if (lineHeight >= 16 && room >= 4 && one.name) {
+      if (lineHeight >= 16 && one.name && (room >= one.name.length || room >= 8)) {
         const text = one.name.length <= room ? one.name : one.name.slice(0, room - 1) + '…';
         svg.append(makeSvg('text', {class: 'inside', x: one.x + 4, y: top + lineHeight / 2 + 4}, text));
       }

@@ -66,8 +66,8 @@ class Report {
     const seconds = this.typical('seconds');
     add('tokens per second', formatNumber(this.typical('tokens_per_second')), 'median step');
     add('time of a step', formatSeconds(seconds), 'median');
-    const gap = this.plan?.gap;
-    if (gap && gap.bound_seconds > 0 && seconds > 0) add('above the bound', formatOver(seconds, gap.bound_seconds), `no schedule takes less than ${formatSeconds(gap.bound_seconds)}`);
+    const bound = this.bound();
+    if (bound > 0 && seconds > 0) add('above the bound', formatOver(seconds, bound), `no schedule takes less than ${formatSeconds(bound)}`);
     const [lane, share] = this.binding();
     if (lane) add('busiest lane', LANE_NAMES[lane] || lane, `busy ${formatPercent(share)} of the step`);
     const left = this.plan ? this.plan.steps - this.last : 0;
@@ -83,6 +83,15 @@ class Report {
     });
     const [lane, list] = [...byLane].sort((a, b) => b[1].length - a[1].length)[0] || [];
     return [lane, lane ? median(list) : NaN];
+  }
+
+  /**
+   * The least that any schedule takes for a median step. Rates change while a run goes on, and those
+   * of report.json are of its last steps: what it says is how far the schedule is above its bound.
+   */
+  bound() {
+    const gap = this.plan?.gap;
+    return gap?.predicted_seconds > 0 ? this.typical('predicted_seconds') * gap.bound_seconds / gap.predicted_seconds : NaN;
   }
 
   curves() {
@@ -135,17 +144,16 @@ class Report {
   }
 
   gap() {
-    const gap = this.plan?.gap, seconds = this.typical('seconds');
+    const seconds = this.typical('seconds'), predicted = this.typical('predicted_seconds'), bound = this.bound();
     if (!(seconds > 0)) return;
-    const predicted = this.typical('predicted_seconds');
     const rows = [{name: 'measured, median', value: seconds, color: color('compute')}];
     if (predicted > 0) rows.push({name: 'predicted before the step, median', value: predicted, color: color('other')});
-    if (gap) {
-      rows.push({name: 'least that any schedule could take', value: gap.bound_seconds, color: 'var(--bound)'});
-      for (const row of rows.slice(0, -1)) row.text = `${formatSeconds(row.value)}  (${formatOver(row.value, gap.bound_seconds)})`;
+    if (bound > 0) {
+      for (const row of rows) row.text = `${formatSeconds(row.value)}  (${formatOver(row.value, bound)})`;
+      rows.push({name: 'least that any schedule could take', value: bound, color: 'var(--bound)'});
     }
     barChart(byId('gap'), 'Gap to the bound', 'time of a step', rows, formatSeconds);
-    if (!gap) byId('gap').append(make('p', {class: 'note'}, 'There is no bound in the folder yet.'));
+    if (!(bound > 0)) byId('gap').append(make('p', {class: 'note'}, 'There is no bound in the folder yet.'));
   }
 
   lanes() {
