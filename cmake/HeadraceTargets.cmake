@@ -30,6 +30,23 @@ std::span<const EmbeddedFile> @function@() {
   target_sources(${target} PRIVATE "${generated}")
 endfunction()
 
+# headrace_embed_texts(TARGET HEADER NAMESPACE FILES...): compiles the texts of these files into the target;
+# see EmbedText.cmake.
+function(headrace_embed target header namespace)
+  set(output "${CMAKE_CURRENT_BINARY_DIR}/embedded_${target}.cc")
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/" OUTPUT_VARIABLE inputs)
+  list(JOIN inputs "," joined)
+  set(script "${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake")
+  add_custom_command(
+    OUTPUT "${output}"
+    COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${output}" "-DINPUTS=${joined}" "-DHEADER=${header}"
+            "-DNAMESPACE=${namespace}" -P "${script}"
+    DEPENDS ${inputs} "${script}"
+    VERBATIM)
+  target_sources(${target} PRIVATE "${output}")
+  set_source_files_properties("${output}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
 # headrace_precompile(TARGET HEADERS...): precompiles these headers and those that nearly every source
 # includes: reading headers is most of the compile time.
 function(headrace_precompile target)

@@ -145,7 +145,8 @@ std::shared_ptr<const Engine::CachedSchedule> Engine::schedule_for(const StepTra
   return kept.back();
 }
 
-EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
+EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
+                         TimelineRecorder* recorder) {
   const std::shared_ptr<const CachedSchedule> cached = schedule_for(trace);
   const scheduler::Schedule& schedule = cached->schedule;
   const scheduler::CompileInput input = compile_input(trace, cached->initial);
@@ -154,7 +155,12 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body) {
   report.planned = {schedule.nvme_read.count(), schedule.nvme_write.count(),
                     schedule.host_to_device.count(), schedule.device_to_host.count()};
   report.predicted_seconds = scheduler::simulate(input, schedule).seconds;
-  report.run = executor_->run(trace.trace, schedule, pace_.wrap(trace.trace, body));
+  report.run =
+      executor_->run(trace.trace, schedule, pace_.wrap(trace.trace, body), recorder != nullptr);
+  if (recorder != nullptr) {
+    recorder->add_run(*report.run.record, trace.trace, schedule, plan_.layout.objects);
+    report.run.record.reset();
+  }
   const tiers::TierTraffic after = store_->traffic();
   report.traffic.nvme_read = after.nvme_read - before.nvme_read;
   report.traffic.nvme_write = after.nvme_write - before.nvme_write;
@@ -199,23 +205,23 @@ void Engine::load(const model::CheckpointReader& reader, const Progress& progres
 }
 
 EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers,
-                                const StepEnd& on_end) {
+                                const StepEnd& on_end, TimelineRecorder* recorder) {
   const bool speculate = should_speculate(numbers);
   StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
-  EngineReport report = run(trace, bodies_->training(trace, batches, numbers));
+  EngineReport report = run(trace, bodies_->training(trace, batches, numbers), recorder);
   report.predicted_seconds += learned_[&trace].commit_seconds();
   if (speculate) {
     report.speculation = Speculation::held;
     if (numbers.clipped || numbers.skipped) {
       report.speculation = Speculation::redone;
-      redo_updates(numbers, report);
+      redo_updates(numbers, report, recorder);
     }
   }
   const bool is_final = !numbers.clipped && !numbers.skipped;
   final_in_a_row_ = is_final ? *final_in_a_row_ + 1 : 0;
   ++generation_;
   const RunState state = on_end ? on_end() : RunState();
-  learn(trace, report, end_step(state, report));
+  learn(trace, report, end_step(state, report, recorder));
   return report;
 }
 
@@ -231,13 +237,13 @@ bool Engine::should_speculate(const StepNumbers& numbers) {
 }
 
 /// The gradients are still there; so are the values before the step.
-void Engine::redo_updates(StepNumbers& numbers, EngineReport& report) {
+void Engine::redo_updates(StepNumbers& numbers, EngineReport& report, TimelineRecorder* recorder) {
   forget_changes();
   if (numbers.skipped && plan_.layout.placement.weights == Tier::nvme) {
     numbers.weights_finite = true;
     return;  // every value that the step has changed is back
   }
-  const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers));
+  const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers), recorder);
   report.run.split += redo.run.split;
   for (size_t lane = 0; lane < redo.run.busy.size(); ++lane) {
     report.run.busy[lane] += redo.run.busy[lane];
@@ -260,7 +266,7 @@ void Engine::forget_changes() {
 }
 
 /// Returns the seconds that the commit took.
-double Engine::end_step(const RunState& state, EngineReport& report) {
+double Engine::end_step(const RunState& state, EngineReport& report, TimelineRecorder* recorder) {
   if (extents_ == nullptr) {
     return 0;
   }
@@ -268,7 +274,11 @@ double Engine::end_step(const RunState& state, EngineReport& report) {
   if (commits_every_step()) {
     const auto begin = std::chrono::steady_clock::now();
     commit(state);
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const auto end = std::chrono::steady_clock::now();
+    seconds = std::chrono::duration<double>(end - begin).count();
+    if (recorder != nullptr) {
+      recorder->add_commit(begin, end);
+    }
     report.run.split.nvme_write += seconds;
     report.run.split.total += seconds;
   }

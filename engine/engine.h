@@ -15,6 +15,7 @@
 #include "engine/paced_body.h"
 #include "engine/state_transfer.h"
 #include "engine/step_bodies.h"
+#include "engine/timeline.h"
 #include "model/checkpoint.h"
 #include "model/network.h"
 #include "model/token_data.h"
@@ -121,9 +122,9 @@ class Engine {
   void resume(const proto::StateLayout& stored, const std::string& optimizer, const RunState& state,
               const ResumeProgress& progress);
   /// One optimizer step over numbers.micro_batches batches, then a commit of the store where it
-  /// commits every step.
+  /// commits every step; into `recorder` where there is one.
   EngineReport train_step(const std::vector<model::TokenBatch>& batches, StepNumbers& numbers,
-                          const StepEnd& on_end = {});
+                          const StepEnd& on_end = {}, TimelineRecorder* recorder = nullptr);
   /// Every step ends with a commit of the whole state: all of it lives on nvme, or none is kept.
   bool commits_every_step() const { return checkpoint_.raw.empty(); }
   /// With keep_state, where not every step does that: writes what lives elsewhere to the store and
@@ -161,12 +162,13 @@ class Engine {
   scheduler::CompileInput compile_input(const StepTrace& trace,
                                         std::vector<scheduler::Residency> initial) const;
   std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
-  EngineReport run(const StepTrace& trace, const OperationBody& body);
+  EngineReport run(const StepTrace& trace, const OperationBody& body,
+                   TimelineRecorder* recorder = nullptr);
   bool should_speculate(const StepNumbers& numbers);
-  void redo_updates(StepNumbers& numbers, EngineReport& report);
+  void redo_updates(StepNumbers& numbers, EngineReport& report, TimelineRecorder* recorder);
   void forget_changes();
   void mark();
-  double end_step(const RunState& state, EngineReport& report);
+  double end_step(const RunState& state, EngineReport& report, TimelineRecorder* recorder);
   void learn(StepTrace& trace, const EngineReport& report, double commit_seconds);
   void commit(const RunState& state);
 

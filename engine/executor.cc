@@ -76,24 +76,6 @@ tiers::LeaseMode lease_mode(scheduler::Access access) {
   return tiers::LeaseMode::read;
 }
 
-double* part_of(TimeSplit& split, Lane lane) {
-  switch (lane) {
-    case Lane::nvme_read:
-      return &split.nvme_read;
-    case Lane::nvme_write:
-      return &split.nvme_write;
-    case Lane::host_to_device:
-      return &split.host_to_device;
-    case Lane::device_to_host:
-      return &split.device_to_host;
-    case Lane::compute:
-      return &split.compute;
-    case Lane::cpu_optimizer:
-      return &split.cpu_optimizer;
-  }
-  return &split.other;
-}
-
 }  // namespace
 
 TimeSplit& TimeSplit::operator+=(const TimeSplit& part) {
@@ -108,12 +90,37 @@ TimeSplit& TimeSplit::operator+=(const TimeSplit& part) {
   return *this;
 }
 
+double& part_of(TimeSplit& split, std::optional<Lane> lane) {
+  if (!lane) {
+    return split.other;
+  }
+  switch (*lane) {
+    case Lane::nvme_read:
+      return split.nvme_read;
+    case Lane::nvme_write:
+      return split.nvme_write;
+    case Lane::host_to_device:
+      return split.host_to_device;
+    case Lane::device_to_host:
+      return split.device_to_host;
+    case Lane::compute:
+      return split.compute;
+    case Lane::cpu_optimizer:
+      return split.cpu_optimizer;
+  }
+  return split.other;
+}
+
 /// One replay. Everything here runs on the driver thread, but for EndQueue::push and the bodies of
 /// CPU operations.
 class Executor::Run {
  public:
-  Run(Executor& executor, const Trace& trace, const Schedule& schedule, const OperationBody& body)
+  Run(Executor& executor, const Trace& trace, const Schedule& schedule, const OperationBody& body,
+      bool record)
       : executor_(executor), trace_(trace), schedule_(schedule), body_(body) {
+    if (record) {
+      report_.record.emplace();
+    }
     const size_t count = schedule.actions.size();
     open_dependencies_.resize(count);
     dependents_.resize(count);
@@ -141,10 +148,15 @@ class Executor::Run {
   RunReport run() {
     start_ = Clock::now();
     accounted_until_ = start_;
+    if (report_.record) {
+      report_.record->start = start_;
+      note_level(Tier::device, start_);
+      note_level(Tier::host, start_);
+    }
     std::fill(could_begin_.begin(), could_begin_.end(), start_);
     start_ready();
     while (in_flight_ > 0) {
-      const Lane* cause = current_cause();
+      std::optional<Lane> cause = current_cause();
       const auto ends = ends_.wait();
       for (const auto& end : ends) {
         account(cause, end.time);
@@ -153,7 +165,7 @@ class Executor::Run {
       }
       start_ready();
     }
-    account(nullptr, Clock::now());
+    account(std::nullopt, Clock::now());
     report_.split.total = seconds_between(start_, accounted_until_);
     if (error_) {
       std::rethrow_exception(error_);
@@ -194,16 +206,20 @@ class Executor::Run {
     switch (action.kind) {
       case ActionKind::place:
         executor_.store_.place(action.object, action.from, action.offset);
+        note_level(action.from, Clock::now());
         complete(index, could_begin_[index]);
         return;
       case ActionKind::drop:
         executor_.store_.drop(action.object, action.from);
+        note_level(action.from, Clock::now());
         complete(index, could_begin_[index]);
         return;
       case ActionKind::transfer: {
+        const auto begin = Clock::now();
         const Completion end = executor_.store_.transfer(action.object, action.from, action.to,
                                                          action.offset, io_class(index));
-        launched(index, transfer_lane(action));
+        note_level(action.to, begin);
+        launched(index, transfer_lane(action), begin);
         end.on_done(
             [this, index](std::exception_ptr error) { ends_.push(index, std::move(error)); });
         return;
@@ -241,14 +257,15 @@ class Executor::Run {
       leases.push_back(executor_.store_.acquire(use.object, use.tier, lease_mode(use.access)));
       bytes.push_back(leases.back().bytes());
     }
+    const auto begin = Clock::now();
     if (operation.lane == Lane::compute) {
       body_(number, bytes);
       const Completion end = executor_.compute_.record_completion();
-      launched(index, operation.lane);
+      launched(index, operation.lane, begin);
       end.on_done([this, index](std::exception_ptr error) { ends_.push(index, std::move(error)); });
       return;
     }
-    launched(index, operation.lane);
+    launched(index, operation.lane, begin);
     executor_.cpu_worker_.post([this, index, number, bytes = std::move(bytes)] {
       std::exception_ptr error;
       try {
@@ -268,9 +285,9 @@ class Executor::Run {
     return first_open_operation() > index ? aio::IoClass::demand : aio::IoClass::prefetch;
   }
 
-  void launched(uint32_t index, Lane lane) {
+  void launched(uint32_t index, Lane lane, Clock::time_point begin) {
     state_[index] = State::in_flight;
-    begin_[index] = Clock::now();
+    begin_[index] = begin;
     ++in_flight_;
     if (lane_in_flight_[static_cast<size_t>(lane)]++ == 0) {
       lane_since_[static_cast<size_t>(lane)] = begin_[index];
@@ -305,8 +322,8 @@ class Executor::Run {
           seconds_between(std::max(could_begin_[end.action], lane_last_end_[lane_index]), end.time);
     }
     lane_last_end_[lane_index] = end.time;
-    if (executor_.record_spans_) {
-      report_.spans.push_back(
+    if (report_.record) {
+      report_.record->spans.push_back(
           {end.action, lane, seconds_between(start_, begin), seconds_between(start_, end.time)});
     }
     if (end.error) {
@@ -343,16 +360,16 @@ class Executor::Run {
     return open_operation_;
   }
 
-  /// The lane that wall time passing now is charged to; nullptr: none ("other").
-  const Lane* current_cause() {
+  /// The lane that wall time passing now is charged to; empty: none ("other").
+  std::optional<Lane> current_cause() {
     static constexpr Lane kLanes[] = {Lane::nvme_read,      Lane::nvme_write, Lane::host_to_device,
                                       Lane::device_to_host, Lane::compute,    Lane::cpu_optimizer};
     const auto in_lane = [&](Lane lane) { return lane_in_flight_[static_cast<size_t>(lane)] > 0; };
     if (in_lane(Lane::compute)) {
-      return &kLanes[static_cast<size_t>(Lane::compute)];
+      return Lane::compute;
     }
     if (in_lane(Lane::cpu_optimizer)) {
-      return &kLanes[static_cast<size_t>(Lane::cpu_optimizer)];
+      return Lane::cpu_optimizer;
     }
     // Nothing works: follow the open dependencies of the next operation to what is in flight.
     uint32_t index = first_open_operation();
@@ -372,23 +389,41 @@ class Executor::Run {
       index = next;
     }
     if (index < schedule_.actions.size() && state_[index] == State::in_flight) {
-      return &kLanes[static_cast<size_t>(lane_of(schedule_.actions[index]))];
+      return lane_of(schedule_.actions[index]);
     }
     for (const Lane lane : kLanes) {
       if (in_lane(lane)) {
-        return &kLanes[static_cast<size_t>(lane)];
+        return lane;
       }
     }
-    return nullptr;
+    return std::nullopt;
   }
 
-  void account(const Lane* cause, Clock::time_point until) {
+  void account(std::optional<Lane> cause, Clock::time_point until) {
     if (until <= accounted_until_) {
       return;
     }
     const double seconds = seconds_between(accounted_until_, until);
-    (cause != nullptr ? *part_of(report_.split, *cause) : report_.split.other) += seconds;
+    if (report_.record) {
+      note_charge(cause, until);
+    }
+    part_of(report_.split, cause) += seconds;
     accounted_until_ = until;
+  }
+
+  void note_charge(std::optional<Lane> lane, Clock::time_point until) {
+    auto& charges = report_.record->charges;
+    if (charges.empty() || charges.back().lane != lane) {
+      charges.push_back({lane, seconds_between(start_, accounted_until_), 0});
+    }
+    charges.back().end = seconds_between(start_, until);
+  }
+
+  void note_level(Tier tier, Clock::time_point time) {
+    if (report_.record && tier != Tier::nvme) {
+      report_.record->levels.push_back(
+          {tier, executor_.store_.used(tier), seconds_between(start_, time)});
+    }
   }
 
   Executor& executor_;
@@ -419,8 +454,8 @@ class Executor::Run {
   RunReport report_;
 };
 
-Executor::Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans)
-    : store_(store), compute_(compute), record_spans_(record_spans), cpu_worker_("hr-optimizer") {}
+Executor::Executor(tiers::TieredStore& store, device::Stream& compute)
+    : store_(store), compute_(compute), cpu_worker_("hr-optimizer") {}
 
 void Executor::on_cpu_worker(const std::function<void()>& call) {
   std::exception_ptr error;
@@ -437,8 +472,9 @@ void Executor::on_cpu_worker(const std::function<void()>& call) {
   }
 }
 
-RunReport Executor::run(const Trace& trace, const Schedule& schedule, const OperationBody& body) {
-  return Run(*this, trace, schedule, body).run();
+RunReport Executor::run(const Trace& trace, const Schedule& schedule, const OperationBody& body,
+                        bool record) {
+  return Run(*this, trace, schedule, body, record).run();
 }
 
 }  // namespace headrace::engine

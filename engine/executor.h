@@ -1,8 +1,10 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,10 +37,36 @@ struct TimeSplit {
   TimeSplit& operator+=(const TimeSplit& part);
 };
 
+/// The part of the time that a lane is charged with; none: "other".
+double& part_of(TimeSplit& split, std::optional<scheduler::Lane> lane);
+
 /// Transfers of one lane that followed each other or overlapped.
 struct BusyPeriod {
   int64_t bytes = 0;
   double seconds = 0;  ///< from when the first could begin to the last end
+};
+
+/// Wall time charged to a lane; none: "other".
+struct Charge {
+  std::optional<scheduler::Lane> lane;
+  double begin = 0;
+  double end = 0;
+};
+
+/// Bytes that slots take in an arena from `time` on.
+struct ArenaLevel {
+  Tier tier = Tier::host;
+  Bytes used;
+  double time = 0;
+};
+
+/// What happened when in one run of a schedule; times in seconds from `start`.
+struct RunRecord {
+  std::chrono::steady_clock::time_point start;
+  /// Transfers and operations in the order of their ends. On nvme lanes they overlap.
+  std::vector<scheduler::Span> spans;
+  std::vector<Charge> charges;  ///< from 0 to the end without a gap; the parts of RunReport::split
+  std::vector<ArenaLevel> levels;  ///< of every tier at first, then at each change
 };
 
 /// What one run of a schedule did.
@@ -51,7 +79,7 @@ struct RunReport {
   std::vector<double> operation_seconds;
   /// The times in which a lane had transfers in flight, without a gap; by scheduler::Lane.
   std::array<std::vector<BusyPeriod>, scheduler::kLaneCount> busy_periods;
-  std::vector<scheduler::Span> spans;  ///< filled where asked for
+  std::optional<RunRecord> record;  ///< where asked for
 };
 
 /// Replays schedules: starts every action as soon as its dependencies have ended, on the lane it
@@ -60,20 +88,19 @@ struct RunReport {
 /// started, what is in flight is waited for, and the first error is rethrown.
 class Executor {
  public:
-  Executor(tiers::TieredStore& store, device::Stream& compute, bool record_spans = false);
+  Executor(tiers::TieredStore& store, device::Stream& compute);
 
   /// Runs `call` on the thread of CPU operations and waits for it; throws what it throws.
   void on_cpu_worker(const std::function<void()>& call);
 
   RunReport run(const scheduler::Trace& trace, const scheduler::Schedule& schedule,
-                const OperationBody& body);
+                const OperationBody& body, bool record = false);
 
  private:
   class Run;
 
   tiers::TieredStore& store_;
   device::Stream& compute_;
-  bool record_spans_;
   SerialWorker cpu_worker_;
 };
 

@@ -8,6 +8,9 @@
 
 namespace headrace::engine {
 
+/// In the output folder.
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+
 /// metrics.jsonl of a run: one JSON object per step with everything the step line shows, bytes
 /// moved per boundary and the split of the wall time. Each line is flushed. Throws IoError.
 class MetricsLog {

@@ -14,6 +14,7 @@
 #include "engine/metrics_log.h"
 #include "engine/optimizer/loss_scaler.h"
 #include "engine/optimizer/lr_schedule.h"
+#include "engine/report_files.h"
 #include "engine/resume.h"
 #include "engine/run_setup.h"
 #include "engine/run_state.h"
@@ -48,7 +49,8 @@ class Training {
         engine_(reader_.config(), options_),
         schedule_(make_lr_options(settings)),
         scaler_(make_loss_scaler_options(settings)),
-        metrics_(output_ + "/metrics.jsonl", resumes() ? found_->state->step() : 0) {
+        metrics_(output_ + "/" + kMetricsFile, resumes() ? found_->state->step() : 0),
+        report_files_(job, {&reader_.config(), &options_, &engine_, &numeric_settings_}) {
     say(describe(engine_.plan(), options_.memory));
     if (options_.keep_state) {
       write_run_pointer(output_, engine_.run_directories());
@@ -63,6 +65,7 @@ class Training {
   TrainSummary run(const std::atomic<bool>& stop) {
     const auto begin = Clock::now();
     resumes() ? resume() : load();
+    report_files_.begin(position_.step());
     for (int64_t step = position_.step() + 1; step <= job_.steps && !stop; ++step) {
       train_step(step);
     }
@@ -88,6 +91,7 @@ class Training {
     summary_.bytes_on_disk = engine_.bytes_on_disk();
     summary_.written_by_run = Bytes(position_.nvme_bytes_written());
     summary_.peak_rss = peak_resident_bytes();
+    report_files_.end(summary_);
     return summary_;
   }
 
@@ -271,10 +275,12 @@ class Training {
     numbers.check_finite = settings_.skip_nonfinite_steps;
     numbers.micro_batches = settings_.batch.accumulation_steps;
 
+    std::optional<TimelineRecorder> recorder = report_files_.record(step, begin);
     StepReport report;
     report.step = step;
-    report.engine =
-        engine_.train_step(batches, numbers, [&] { return note_step(report, numbers); });
+    report.engine = engine_.train_step(
+        batches, numbers, [&] { return note_step(report, numbers); },
+        recorder ? &*recorder : nullptr);
     if (!numbers.weights_finite) {
       log_message_once(LogLevel::warning, "weights finite",
                        fmt::format("step {}: some weights are not finite after the update; the "
@@ -288,6 +294,7 @@ class Training {
     TimeSplit& split = report.engine.run.split;
     split.other += report.seconds - split.total;
     split.total = report.seconds;
+    report_files_.end_step(report, std::move(recorder));
     finish_step(report);
   }
 
@@ -404,6 +411,7 @@ class Training {
   LrSchedule schedule_;
   LossScaler scaler_;
   MetricsLog metrics_;
+  ReportFiles report_files_;
   TrainSummary summary_;
   std::vector<double> prediction_ratios_;
   proto::RunState position_;        ///< after the last step

@@ -16,6 +16,12 @@ namespace headrace::engine {
 /// Whether a training goes on with the run that its output folder or headrace.run_id names.
 enum class ResumeMode : uint8_t { never, automatic, must };
 
+/// Steps by number, both ends included.
+struct StepRange {
+  int64_t first = 1;
+  int64_t last = 1;
+};
+
 /// What `headrace train` was asked to do, beside the configuration.
 struct TrainJob {
   std::string model_folder;
@@ -28,7 +34,9 @@ struct TrainJob {
   int64_t eval_batches = 16;       ///< micro-batches of one validation, at most
   bool shuffle = true;
   ResumeMode resume = ResumeMode::automatic;
-  std::set<std::string> allowed_changes;  ///< settings that may differ from the resumed run's
+  std::set<std::string> allowed_changes;    ///< settings that may differ from the resumed run's
+  std::string timeline;                     ///< file for --timeline; empty: none
+  std::optional<StepRange> timeline_steps;  ///< empty: the fourth to the sixth that is run
 };
 
 /// One optimizer step as the user sees it.
@@ -80,7 +88,8 @@ struct TrainObserver {
 };
 
 /// Fine-tunes the model of `job` and writes the result to its output folder, with metrics.jsonl
-/// beside it. Stops after the current step when `stop` becomes true, and saves. Throws Error.
+/// and what `headrace report` reads (engine/report_files.h) beside it. Stops after the current step
+/// when `stop` becomes true, and saves. Throws Error.
 TrainSummary train(const TrainJob& job, const Settings& settings, const TrainObserver& observer,
                    const std::atomic<bool>& stop);
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Headrace builds and tests with. Idempotent: what is there is
 # left alone. Needs root (or sudo) only when something is missing.
+#   ./scripts/install-deps.sh             all but the browser
+#   ./scripts/install-deps.sh --browser   with Chromium (350 MiB), for the tests of the report page
 set -euo pipefail
 
 packages=(
@@ -12,6 +14,12 @@ packages=(
   # tests, style and scripts
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy python3 python3-venv fio
 )
+
+case "${1:-}" in
+  --browser) packages+=(chromium fonts-dejavu-core) ;;
+  "") ;;
+  *) echo "usage: $0 [--browser]" >&2; exit 2 ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -357,4 +357,12 @@ TierTraffic TieredStore::traffic() const {
   return state_->moved;
 }
 
+Bytes TieredStore::used(Tier tier) const {
+  const Parts& parts = state_->parts;
+  const Arena* arena = tier == Tier::device ? parts.device_arena
+                       : tier == Tier::host ? parts.host_arena
+                                            : nullptr;
+  return arena != nullptr ? arena->used() : Bytes(0);
+}
+
 }  // namespace headrace::tiers

@@ -118,6 +118,8 @@ class TieredStore {
   void drop(ObjectId object, Tier tier);
 
   TierTraffic traffic() const;
+  /// Bytes that slots take in the tier's arena; 0 where there is none.
+  Bytes used(Tier tier) const;
 
  private:
   friend class Lease;

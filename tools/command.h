@@ -9,6 +9,7 @@ namespace headrace::tools {
 /// the work and throws headrace::Error on failure.
 void add_train(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_report(CLI::App& app);
 void add_init_model(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_bench(CLI::App& app);

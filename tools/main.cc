@@ -20,6 +20,7 @@ int run(int argc, char** argv) {
       "5 I/O failure, 70 internal error, 130 interrupted (state saved).");
   headrace::tools::add_train(app);
   headrace::tools::add_plan(app);
+  headrace::tools::add_report(app);
   headrace::tools::add_checkpoint(app);
   headrace::tools::add_verify(app);
   headrace::tools::add_export(app);

@@ -12,6 +12,7 @@
 #include "tools/command.h"
 #include "tools/progress.h"
 #include "tools/setting_options.h"
+#include "tools/step_range.h"
 #include "tools/text.h"
 
 namespace headrace::tools {
@@ -22,6 +23,7 @@ struct Arguments {
   engine::TrainJob job;
   SettingOptions settings;
   bool no_shuffle = false;
+  std::string timeline_steps;
 };
 
 void print_split(const engine::TimeSplit& split) {
@@ -172,6 +174,9 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
 void run(Arguments arguments) {
   const model::CheckpointReader reader(arguments.job.model_folder);
   arguments.job.shuffle = !arguments.no_shuffle;
+  if (!arguments.timeline_steps.empty()) {
+    arguments.job.timeline_steps = parse_step_range("--timeline-steps", arguments.timeline_steps);
+  }
   const engine::Settings settings =
       arguments.settings.resolve(reader.config(), arguments.job.steps);
 
@@ -233,6 +238,15 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
           "Settings that may differ from those of the resumed run, though its numbers change")
       ->delimiter(',')
       ->option_text("NAME,...");
+  command
+      .add_option("--timeline", job.timeline,
+                  "Write steps to this file as a timeline for ui.perfetto.dev and chrome://tracing")
+      ->option_text("FILE");
+  command
+      .add_option("--timeline-steps", arguments.timeline_steps,
+                  "Which steps: 4 or 3-5; by default the fourth to the sixth that are run")
+      ->needs("--timeline")
+      ->option_text("FIRST-LAST");
   command.add_flag("--no-shuffle", arguments.no_shuffle,
                    "Take the sequences in the order of the file");
 }

@@ -181,6 +181,52 @@ TEST_P(Overlap, WithoutANormToWaitForChangesNoBit) {
   }
 }
 
+/// The timeline of a step holds all of its runs: the updates that were done again too, and the
+/// commit.
+TEST(OverlapTimeline, SumsAreTheStallBreakdownOfEveryStep) {
+  const test::TemporaryFolder folder;
+  model::init_model(small_model(false), DType::f32, 3, folder.path());
+  test::CurveSettings settings = curve_settings(folder.path(), DType::bf16, 1);
+  std::vector<size_t> updates;
+  settings.observe_timeline = [&](const engine::EngineReport& report,
+                                  const engine::StepTimeline& timeline) {
+    SCOPED_TRACE(timeline.step);
+    const engine::TimeSplit& expected = report.run.split;
+    const engine::TimeSplit sums = timeline.split();
+    for (const auto part :
+         {&engine::TimeSplit::compute, &engine::TimeSplit::cpu_optimizer,
+          &engine::TimeSplit::nvme_read, &engine::TimeSplit::nvme_write,
+          &engine::TimeSplit::host_to_device, &engine::TimeSplit::device_to_host}) {
+      EXPECT_NEAR(sums.*part, expected.*part, 1e-9);
+    }
+    EXPECT_NEAR(sums.total, timeline.seconds, 1e-9);
+    EXPECT_GE(sums.other, expected.other - 1e-9);
+    int64_t moved[scheduler::kLaneCount] = {};
+    size_t operations = 0;
+    for (const engine::StepTimeline::Event& event : timeline.events) {
+      moved[static_cast<size_t>(event.lane)] += event.bytes.count();
+      operations += event.name.find("update") != std::string::npos ? 1 : 0;
+      EXPECT_LE(event.end, timeline.seconds);
+    }
+    updates.push_back(operations);
+    const auto moved_in = [&](scheduler::Lane lane) { return moved[static_cast<size_t>(lane)]; };
+    EXPECT_EQ(moved_in(scheduler::Lane::nvme_read), report.traffic.nvme_read);
+    EXPECT_EQ(moved_in(scheduler::Lane::nvme_write), report.traffic.nvme_write);
+    EXPECT_EQ(moved_in(scheduler::Lane::host_to_device), report.traffic.host_to_device);
+    EXPECT_EQ(moved_in(scheduler::Lane::device_to_host), report.traffic.device_to_host);
+    const auto commit =
+        std::count_if(timeline.events.begin(), timeline.events.end(),
+                      [](const engine::StepTimeline::Event& e) { return e.name == "commit"; });
+    EXPECT_EQ(commit, 1);
+  };
+  train_curve(settings, options_of(kVariants[3], true));
+  ASSERT_EQ(updates.size(), std::size(kSteps));
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const bool is_redone = kSteps[i].expected == Speculation::redone;
+    EXPECT_EQ(updates[i], updates[0] * (is_redone ? 2 : 1)) << i;
+  }
+}
+
 /// Sums of gradients that stay in fp32, in every order and place.
 TEST(Fp32Sums, PlacementChangesNoBit) {
   const test::TemporaryFolder folder;

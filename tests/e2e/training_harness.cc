@@ -1,7 +1,9 @@
 #include "e2e/training_harness.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "base/random.h"
 
@@ -55,7 +57,17 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) 
     if (settings.adjust) {
       settings.adjust(step, numbers);
     }
-    const engine::EngineReport report = engine.train_step(settings.steps[step], numbers);
+    const auto begin = std::chrono::steady_clock::now();
+    std::optional<engine::TimelineRecorder> recorder;
+    if (settings.observe_timeline) {
+      recorder.emplace(static_cast<int64_t>(step) + 1, begin);
+    }
+    const engine::EngineReport report =
+        engine.train_step(settings.steps[step], numbers, {}, recorder ? &*recorder : nullptr);
+    if (recorder) {
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+      settings.observe_timeline(report, std::move(*recorder).finish(seconds.count()));
+    }
     if (settings.observe) {
       settings.observe(report);
     }

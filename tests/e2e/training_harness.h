@@ -38,6 +38,9 @@ struct CurveSettings {
   std::function<void(size_t step, engine::StepNumbers& numbers)> adjust;
   /// Where not empty: sees the report of every step.
   std::function<void(const engine::EngineReport& report)> observe;
+  /// Where not empty: every step is recorded.
+  std::function<void(const engine::EngineReport& report, const engine::StepTimeline& timeline)>
+      observe_timeline;
 };
 
 /// Trains with the Engine; `options` brings placement, budgets, policy and I/O backend, the rest is

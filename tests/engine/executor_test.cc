@@ -176,12 +176,90 @@ std::vector<uint64_t> sequential_digests(const Program& program, int repeats) {
   return digests;
 }
 
+/// What the record of a run must agree with: its schedule, its report and itself.
+void check_record(const scheduler::CompileInput& input, const scheduler::Schedule& schedule,
+                  const RunReport& report) {
+  const RunRecord& record = *report.record;
+  std::vector<const scheduler::Span*> span_of(schedule.actions.size());
+  double lane_end[scheduler::kLaneCount] = {};
+  for (const scheduler::Span& span : record.spans) {
+    EXPECT_EQ(span_of[span.action], nullptr);
+    span_of[span.action] = &span;
+    EXPECT_GE(span.begin, 0);
+    EXPECT_LE(span.begin, span.end);
+    EXPECT_LE(span.end, report.split.total);
+    const auto lane = static_cast<size_t>(span.lane);
+    if (span.lane != Lane::nvme_read && span.lane != Lane::nvme_write) {
+      EXPECT_GE(span.begin, lane_end[lane]);
+    }
+    lane_end[lane] = span.end;
+  }
+  for (size_t i = 0; i < schedule.actions.size(); ++i) {
+    const scheduler::ActionKind kind = schedule.actions[i].kind;
+    const bool takes_time =
+        kind == scheduler::ActionKind::transfer || kind == scheduler::ActionKind::operation;
+    EXPECT_EQ(span_of[i] != nullptr, takes_time) << i;
+    for (const uint32_t before : schedule.actions[i].after) {
+      if (takes_time && span_of[before] != nullptr) {
+        EXPECT_GE(span_of[i]->begin, span_of[before]->end) << before << " -> " << i;
+      }
+    }
+  }
+
+  TimeSplit sums;
+  double accounted = 0;
+  for (const Charge& charge : record.charges) {
+    EXPECT_EQ(charge.begin, accounted);
+    EXPECT_GT(charge.end, charge.begin);
+    part_of(sums, charge.lane) += charge.end - charge.begin;
+    accounted = charge.end;
+  }
+  EXPECT_NEAR(accounted, report.split.total, 1e-9);
+  for (const auto part : {&TimeSplit::compute, &TimeSplit::cpu_optimizer, &TimeSplit::nvme_read,
+                          &TimeSplit::nvme_write, &TimeSplit::host_to_device,
+                          &TimeSplit::device_to_host, &TimeSplit::other}) {
+    EXPECT_NEAR(sums.*part, report.split.*part, 1e-9);
+  }
+
+  double time = 0;
+  for (const ArenaLevel& level : record.levels) {
+    EXPECT_GE(level.time, time);
+    time = level.time;
+    EXPECT_LE(level.used, level.tier == Tier::device ? input.budgets.device : input.budgets.host);
+  }
+}
+
+/// Bytes in the tier's slots when the schedule starts and ends, counted from its residencies.
+Bytes resident_bytes(const scheduler::CompileInput& input,
+                     const std::vector<scheduler::Residency>& copies, Tier tier) {
+  Bytes bytes;
+  for (const scheduler::Residency& copy : copies) {
+    bytes += copy.tier == tier ? (*input.objects)[index_of(copy.object)].size : Bytes(0);
+  }
+  return bytes;
+}
+
+void check_levels(const scheduler::CompileInput& input, const scheduler::Schedule& schedule,
+                  const RunRecord& record) {
+  for (const Tier tier : {Tier::device, Tier::host}) {
+    std::vector<Bytes> levels;
+    for (const ArenaLevel& level : record.levels) {
+      if (level.tier == tier) {
+        levels.push_back(level.used);
+      }
+    }
+    ASSERT_FALSE(levels.empty());
+    EXPECT_EQ(levels.front(), resident_bytes(input, schedule.initial, tier));
+    EXPECT_EQ(levels.back(), resident_bytes(input, schedule.final, tier));
+  }
+}
+
 std::vector<uint64_t> executed_digests(const Program& program, int repeats, Tiers& tiers,
                                        const scheduler::Policy& policy, Bytes device, Bytes host) {
   for (const auto& object : program.objects) {
     tiers.store->add({object.name, object.size, object.home.has_value()});
   }
-  Executor executor(*tiers.store, *tiers.compute, true);
+  Executor executor(*tiers.store, *tiers.compute);
   std::vector<uint64_t> digests(program.trace.operations.size() * static_cast<size_t>(repeats));
   scheduler::CompileInput input;
   input.trace = &program.trace;
@@ -191,23 +269,25 @@ std::vector<uint64_t> executed_digests(const Program& program, int repeats, Tier
     const scheduler::Schedule schedule = policy.compile(input);
     EXPECT_EQ(scheduler::check_schedule(input, schedule), std::vector<std::string>());
     const size_t base = program.trace.operations.size() * static_cast<size_t>(r);
-    const RunReport report =
-        executor.run(program.trace, schedule, [&](uint32_t number, UseBytes uses) {
-          const auto& operation = program.trace.operations[number];
-          std::vector<std::span<std::byte>> spans(uses.begin(), uses.end());
-          uint64_t* digest = &digests[base + number];
-          if (operation.lane == Lane::compute) {
-            tiers.compute->run_on_host([&operation, number, spans = std::move(spans), digest] {
-              mix(operation, number, spans, *digest);
-            });
-          } else {
-            mix(operation, number, spans, *digest);
-          }
+    const auto body = [&](uint32_t number, UseBytes uses) {
+      const auto& operation = program.trace.operations[number];
+      std::vector<std::span<std::byte>> spans(uses.begin(), uses.end());
+      uint64_t* digest = &digests[base + number];
+      if (operation.lane == Lane::compute) {
+        tiers.compute->run_on_host([&operation, number, spans = std::move(spans), digest] {
+          mix(operation, number, spans, *digest);
         });
+      } else {
+        mix(operation, number, spans, *digest);
+      }
+    };
+    const RunReport report = executor.run(program.trace, schedule, body, true);
     const TimeSplit& split = report.split;
     EXPECT_NEAR(split.compute + split.cpu_optimizer + split.nvme_read + split.nvme_write +
                     split.host_to_device + split.device_to_host + split.other,
                 split.total, 1e-6);
+    check_record(input, schedule, report);
+    check_levels(input, schedule, *report.record);
     input.initial = schedule.final;
   }
   return digests;

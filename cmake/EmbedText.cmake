@@ -1,0 +1,16 @@
+# Run as a script: writes OUTPUT, a source with one function per file of INPUTS (separated by commas)
+# that returns the file's text. "page.css" becomes page_css() in NAMESPACE, declared in HEADER.
+string(REPLACE "," ";" inputs "${INPUTS}")
+set(source "#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
+foreach(input IN LISTS inputs)
+  get_filename_component(name "${input}" NAME)
+  string(MAKE_C_IDENTIFIER "${name}" name)
+  file(READ "${input}" text HEX)
+  string(LENGTH "${text}" digits)
+  math(EXPR size "${digits} / 2")
+  string(REGEX REPLACE "(..)" "'\\\\x\\1'," text "${text}")
+  string(APPEND source "static constexpr char k_${name}[] = {${text}};\n"
+                       "std::string_view ${name}() {\n  return {k_${name}, ${size}};\n}\n\n")
+endforeach()
+string(APPEND source "}\n")
+file(WRITE "${OUTPUT}" "${source}")
