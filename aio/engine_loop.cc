@@ -103,6 +103,8 @@ void Engine::reap_parts() {
 void Engine::note_busy() {
   read_clock_.note(scheduler_.in_flight(IoOperation::read) > 0);
   write_clock_.note(scheduler_.in_flight(IoOperation::write) > 0);
+  statistics_.reads_in_flight = scheduler_.in_flight(IoOperation::read);
+  statistics_.writes_in_flight = scheduler_.in_flight(IoOperation::write);
 }
 
 void Engine::end_requests() {

@@ -75,6 +75,8 @@ struct IoStatistics {
   int64_t requests = 0;
   double read_busy_seconds = 0;   ///< time with at least one read in flight
   double write_busy_seconds = 0;  ///< time with at least one write in flight
+  int reads_in_flight = 0;        ///< parts, now
+  int writes_in_flight = 0;
 };
 
 /// Asynchronous file I/O. Owns its files, ring and threads; all functions are thread-safe. A

@@ -7,10 +7,10 @@
 #include <cctype>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 
 #include "aio/probe_storage.h"
 #include "base/process.h"
+#include "base/system_file.h"
 
 namespace headrace::aio {
 
@@ -18,21 +18,11 @@ namespace {
 
 constexpr size_t kKeyLength = 128;
 
-/// The first line of a small file, without blanks around it; empty when it cannot be read.
-std::string first_line(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  const size_t begin = line.find_first_not_of(" \t");
-  const size_t end = line.find_last_not_of(" \t");
-  return begin == std::string::npos ? "" : line.substr(begin, end - begin + 1);
-}
-
 /// The first of several files that says something.
 std::string first_of(const std::filesystem::path& folder,
                      std::initializer_list<const char*> files) {
   for (const char* name : files) {
-    std::string line = first_line(folder / name);
+    std::string line = first_line_of(folder / name);
     if (!line.empty()) {
       return line;
     }
@@ -100,12 +90,12 @@ StorageIdentity identify_without_wear(const std::string& folder, const std::stri
   const std::filesystem::path disk = disk_folder(folder, root);
   if (!disk.empty()) {
     identity.device = disk.filename().string();
-    identity.vendor = first_line(disk / "device/vendor");
+    identity.vendor = first_line_of(disk / "device/vendor");
     identity.model = first_of(disk, {"device/model", "dm/name", "md/level"});
     identity.serial =
         first_of(disk, {"serial", "device/serial", "wwid", "device/wwid", "dm/uuid", "md/uuid"});
     identity.numa_node = numa_node_of(disk, root);
-    const std::string rotational = first_line(disk / "queue/rotational");
+    const std::string rotational = first_line_of(disk / "queue/rotational");
     if (!rotational.empty()) {
       identity.rotational = rotational == "1";
     }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 
+#include "aio/uring_facts.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -102,6 +103,21 @@ int try_setup(const RingSetup& setup) {
 }
 
 }  // namespace
+
+std::vector<RingTrial> try_ring_setups(SubmissionMode mode) {
+  std::vector<RingTrial> trials;
+  for (const RingSetup& setup : setups_of(mode)) {
+    if (setup.name == nullptr) {
+      break;
+    }
+    const int result = try_setup(setup);
+    trials.push_back({setup.name, result < 0 ? -result : 0});
+    if (result >= 0) {
+      break;
+    }
+  }
+  return trials;
+}
 
 int open_best_ring(unsigned entries, SubmissionMode mode, io_uring& ring) {
   int refusal = 0;

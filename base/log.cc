@@ -34,13 +34,40 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::info;
 }
 
+/// Where messages go instead of stderr; empty: they go there.
+struct Capture {
+  std::mutex mutex;
+  LogCapture::Take take;
+};
+Capture& capture() {
+  static Capture the_capture;
+  return the_capture;
+}
+
 }  // namespace
+
+LogCapture::LogCapture(Take take) {
+  const std::lock_guard lock(capture().mutex);
+  capture().take = std::move(take);
+}
+
+LogCapture::~LogCapture() {
+  const std::lock_guard lock(capture().mutex);
+  capture().take = {};
+}
 
 void set_log_level(LogLevel level) {
   logger().set_level(spdlog_level(level));
 }
 
 void log_message(LogLevel level, const std::string& text) {
+  {
+    const std::lock_guard lock(capture().mutex);
+    if (capture().take && logger().should_log(spdlog_level(level))) {
+      capture().take(level, text);
+      return;
+    }
+  }
   logger().log(spdlog_level(level), text);
 }
 

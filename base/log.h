@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <string>
 
 namespace headrace {
@@ -13,6 +14,16 @@ enum class LogLevel { debug, info, warning, error };
 void set_log_level(LogLevel level);
 void log_message(LogLevel level, const std::string& text);
 void log_message_once(LogLevel level, const std::string& key, const std::string& text);
+
+/// While it lives, messages go to `take` and not to stderr, from any thread. One at a time.
+class LogCapture {
+ public:
+  using Take = std::function<void(LogLevel level, const std::string& text)>;
+  explicit LogCapture(Take take);
+  LogCapture(const LogCapture&) = delete;
+  LogCapture& operator=(const LogCapture&) = delete;
+  ~LogCapture();
+};
 
 template <class... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {

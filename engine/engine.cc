@@ -167,6 +167,7 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
   report.traffic.host_to_device = after.host_to_device - before.host_to_device;
   report.traffic.device_to_host = after.device_to_host - before.device_to_host;
   report.bound = scheduler::channel_bound(input, schedule);
+  report.memory = memory_use(plan_, schedule);
   residency_ = schedule.final;
   if (&trace == &plan_.training || (plan_.speculative && &trace == &*plan_.speculative)) {
     last_training_ = cached;
@@ -210,6 +211,7 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, S
   StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
   EngineReport report = run(trace, bodies_->training(trace, batches, numbers), recorder);
   report.predicted_seconds += learned_[&trace].commit_seconds();
+  report.phases = phases_of(trace, report.run.operation_ends, report.run.split.total);
   if (speculate) {
     report.speculation = Speculation::held;
     if (numbers.clipped || numbers.skipped) {
@@ -222,6 +224,7 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, S
   ++generation_;
   const RunState state = on_end ? on_end() : RunState();
   learn(trace, report, end_step(state, report, recorder));
+  report.memory.on_nvme = bytes_on_disk();
   return report;
 }
 
@@ -245,6 +248,8 @@ void Engine::redo_updates(StepNumbers& numbers, EngineReport& report, TimelineRe
   }
   const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers), recorder);
   report.run.split += redo.run.split;
+  report.phases.step += redo.run.split.total;
+  report.bound += redo.bound;
   for (size_t lane = 0; lane < redo.run.busy.size(); ++lane) {
     report.run.busy[lane] += redo.run.busy[lane];
   }
@@ -281,6 +286,7 @@ double Engine::end_step(const RunState& state, EngineReport& report, TimelineRec
     }
     report.run.split.nvme_write += seconds;
     report.run.split.total += seconds;
+    report.phases.step += seconds;
   }
   mark();
   return seconds;
@@ -327,6 +333,19 @@ Bytes Engine::device_high_water() const {
 
 Bytes Engine::host_high_water() const {
   return host_arena_->high_water();
+}
+
+LiveGauges Engine::gauges() const {
+  LiveGauges gauges;
+  gauges.device_used = device_arena_ != nullptr ? device_arena_->used() : Bytes(0);
+  gauges.host_used = host_arena_->used();
+  gauges.traffic = store_->traffic();
+  if (io_ != nullptr) {
+    const aio::IoStatistics statistics = io_->statistics();
+    gauges.reads_in_flight = statistics.reads_in_flight;
+    gauges.writes_in_flight = statistics.writes_in_flight;
+  }
+  return gauges;
 }
 
 Bytes Engine::bytes_on_disk() const {

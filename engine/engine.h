@@ -12,9 +12,11 @@
 #include "engine/executor.h"
 #include "engine/learned_costs.h"
 #include "engine/memory_plan.h"
+#include "engine/memory_use.h"
 #include "engine/paced_body.h"
 #include "engine/state_transfer.h"
 #include "engine/step_bodies.h"
+#include "engine/step_phases.h"
 #include "engine/timeline.h"
 #include "model/checkpoint.h"
 #include "model/network.h"
@@ -83,6 +85,17 @@ struct EngineReport {
   tiers::TierTraffic planned;  ///< bytes that the schedule moves
   /// What the simulation of the schedule gave before the run, with the costs known then.
   double predicted_seconds = 0;
+  StepPhases phases;  ///< of a training step
+  MemoryUse memory;   ///< of the schedule
+};
+
+/// What the engine is at now, while a step runs.
+struct LiveGauges {
+  Bytes device_used;  ///< by objects, in the arena
+  Bytes host_used;
+  int reads_in_flight = 0;  ///< blocks, between nvme and host
+  int writes_in_flight = 0;
+  tiers::TierTraffic traffic;  ///< bytes since the start
 };
 
 /// The last training schedule beside what none could beat, at the rates measured in this run.
@@ -144,6 +157,8 @@ class Engine {
   Bytes device_high_water() const;
   Bytes host_high_water() const;
   Bytes bytes_on_disk() const;
+  /// The only function that other threads may call meanwhile.
+  LiveGauges gauges() const;
   std::vector<std::string> run_directories() const;
   /// Null where nothing lives on nvme and no state is kept.
   tiers::ExtentStore* state_store() const { return extents_.get(); }

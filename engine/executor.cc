@@ -130,6 +130,7 @@ class Executor::Run {
     leases_.resize(count);
     may_start_.resize(count, false);
     report_.operation_seconds.resize(trace.operations.size());
+    report_.operation_ends.resize(trace.operations.size());
     for (uint32_t i = 0; i < count; ++i) {
       open_dependencies_[i] = static_cast<uint32_t>(schedule.actions[i].after.size());
       for (const uint32_t before : schedule.actions[i].after) {
@@ -320,6 +321,7 @@ class Executor::Run {
     if (action.kind == ActionKind::operation) {
       report_.operation_seconds[action.operation] =
           seconds_between(std::max(could_begin_[end.action], lane_last_end_[lane_index]), end.time);
+      report_.operation_ends[action.operation] = seconds_between(start_, end.time);
     }
     lane_last_end_[lane_index] = end.time;
     if (report_.record) {

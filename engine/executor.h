@@ -77,6 +77,8 @@ struct RunReport {
   /// Seconds that each operation of the trace took from when it could begin: when what it waits for
   /// and the operation before it on its lane had ended.
   std::vector<double> operation_seconds;
+  /// When each operation of the trace ended, in seconds from the start of the run.
+  std::vector<double> operation_ends;
   /// The times in which a lane had transfers in flight, without a gap; by scheduler::Lane.
   std::array<std::vector<BusyPeriod>, scheduler::kLaneCount> busy_periods;
   std::optional<RunRecord> record;  ///< where asked for

@@ -16,22 +16,13 @@ nlohmann::ordered_json number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
-nlohmann::ordered_json split_json(const TimeSplit& split) {
-  return {{"compute", split.compute},
-          {"cpu_optimizer", split.cpu_optimizer},
-          {"wait_nvme_read", split.nvme_read},
-          {"wait_nvme_write", split.nvme_write},
-          {"wait_host_to_device", split.host_to_device},
-          {"wait_device_to_host", split.device_to_host},
-          {"other", split.other},
-          {"total", split.total}};
-}
-
-nlohmann::ordered_json bytes_json(const tiers::TierTraffic& traffic) {
-  return {{"nvme_read", traffic.nvme_read},
-          {"nvme_write", traffic.nvme_write},
-          {"host_to_device", traffic.host_to_device},
-          {"device_to_host", traffic.device_to_host}};
+template <class Value>
+nlohmann::ordered_json to_object(const std::vector<std::pair<const char*, Value>>& parts) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : parts) {
+    object[name] = value;
+  }
+  return object;
 }
 
 const char* name_of(Speculation speculation) {
@@ -47,6 +38,24 @@ const char* name_of(Speculation speculation) {
 }
 
 }  // namespace
+
+std::vector<std::pair<const char*, double>> named_parts(const TimeSplit& split) {
+  return {{"compute", split.compute},
+          {"cpu_optimizer", split.cpu_optimizer},
+          {"wait_nvme_read", split.nvme_read},
+          {"wait_nvme_write", split.nvme_write},
+          {"wait_host_to_device", split.host_to_device},
+          {"wait_device_to_host", split.device_to_host},
+          {"other", split.other},
+          {"total", split.total}};
+}
+
+std::vector<std::pair<const char*, int64_t>> named_parts(const tiers::TierTraffic& traffic) {
+  return {{"nvme_read", traffic.nvme_read},
+          {"nvme_write", traffic.nvme_write},
+          {"host_to_device", traffic.host_to_device},
+          {"device_to_host", traffic.device_to_host}};
+}
 
 MetricsLog::MetricsLog(const std::string& path, int64_t last_step) : path_(path) {
   if (last_step > 0) {
@@ -94,21 +103,26 @@ void MetricsLog::write_restored(int64_t step, const proto::StepRecord& record) {
 
 void MetricsLog::write(const StepReport& report) {
   const Binding binding = binding_of(report.engine.run);
-  const nlohmann::ordered_json line = {{"step", report.step},
-                                       {"loss", number(report.loss)},
-                                       {"gradient_norm", number(report.gradient_norm)},
-                                       {"learning_rate", report.learning_rate},
-                                       {"loss_scale", report.loss_scale},
-                                       {"skipped", report.skipped},
-                                       {"updates", name_of(report.engine.speculation)},
-                                       {"seconds", report.seconds},
-                                       {"predicted_seconds", report.engine.predicted_seconds},
-                                       {"tokens_per_second", report.tokens_per_second},
-                                       {"binding", scheduler::to_string(binding.lane)},
-                                       {"binding_share", binding.share},
-                                       {"bytes", bytes_json(report.engine.traffic)},
-                                       {"planned_bytes", bytes_json(report.engine.planned)},
-                                       {"seconds_by_cause", split_json(report.engine.run.split)}};
+  const StepPhases& phases = report.engine.phases;
+  const nlohmann::ordered_json line = {
+      {"step", report.step},
+      {"loss", number(report.loss)},
+      {"gradient_norm", number(report.gradient_norm)},
+      {"learning_rate", report.learning_rate},
+      {"loss_scale", report.loss_scale},
+      {"skipped", report.skipped},
+      {"updates", name_of(report.engine.speculation)},
+      {"seconds", report.seconds},
+      {"predicted_seconds", report.engine.predicted_seconds},
+      {"tokens_per_second", report.tokens_per_second},
+      {"binding", scheduler::to_string(binding.lane)},
+      {"binding_share", binding.share},
+      {"bound_seconds", report.engine.bound.seconds},
+      {"bytes", to_object(named_parts(report.engine.traffic))},
+      {"planned_bytes", to_object(named_parts(report.engine.planned))},
+      {"seconds_by_cause", to_object(named_parts(report.engine.run.split))},
+      {"seconds_by_phase",
+       {{"forward", phases.forward}, {"backward", phases.backward}, {"step", phases.step}}}};
   append(line.dump());
 }
 

@@ -2,6 +2,8 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/trainer.h"
 #include "proto/run_state.pb.h"
@@ -37,7 +39,12 @@ class MetricsLog {
   bool has_evaluation_ = false;
 };
 
-/// The lane that bounds a step, and the share of the step's time it was busy (1: at its bound).
+/// The parts of a step's time and of its bytes under the names that they have in metrics.jsonl and
+/// in the monitors' tags.
+std::vector<std::pair<const char*, double>> named_parts(const TimeSplit& split);
+std::vector<std::pair<const char*, int64_t>> named_parts(const tiers::TierTraffic& traffic);
+
+/// The lane that was busy longest in a step, and the share of the step's time it was.
 struct Binding {
   scheduler::Lane lane = scheduler::Lane::compute;
   double share = 0;

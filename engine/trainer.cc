@@ -12,6 +12,7 @@
 #include "base/median.h"
 #include "base/process.h"
 #include "engine/metrics_log.h"
+#include "engine/monitor/monitors.h"
 #include "engine/optimizer/loss_scaler.h"
 #include "engine/optimizer/lr_schedule.h"
 #include "engine/report_files.h"
@@ -33,6 +34,26 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// Lets the observer look into the engine while it lives.
+class ShownEngine {
+ public:
+  ShownEngine(const TrainObserver& observer, const Engine& engine) : observer_(observer) {
+    if (observer_.engine) {
+      observer_.engine([&engine] { return engine.gauges(); });
+    }
+  }
+  ShownEngine(const ShownEngine&) = delete;
+  ShownEngine& operator=(const ShownEngine&) = delete;
+  ~ShownEngine() {
+    if (observer_.engine) {
+      observer_.engine({});
+    }
+  }
+
+ private:
+  const TrainObserver& observer_;
+};
+
 /// The run as it goes: one optimizer step after another, with what hangs on it.
 class Training {
  public:
@@ -50,6 +71,7 @@ class Training {
         schedule_(make_lr_options(settings)),
         scaler_(make_loss_scaler_options(settings)),
         metrics_(output_ + "/" + kMetricsFile, resumes() ? found_->state->step() : 0),
+        monitors_(settings, run_name(), resumed_at()),
         report_files_(job, {&reader_.config(), &options_, &engine_, &numeric_settings_}) {
     say(describe(engine_.plan(), options_.memory));
     if (options_.keep_state) {
@@ -64,6 +86,7 @@ class Training {
 
   TrainSummary run(const std::atomic<bool>& stop) {
     const auto begin = Clock::now();
+    const ShownEngine shown(observer_, engine_);
     resumes() ? resume() : load();
     report_files_.begin(position_.step());
     for (int64_t step = position_.step() + 1; step <= job_.steps && !stop; ++step) {
@@ -132,6 +155,18 @@ class Training {
   }
 
   bool resumes() const { return found_ && found_->state; }
+
+  /// What stays the same when the run is resumed; empty: it cannot be.
+  std::string run_name() const {
+    return options_.keep_state
+               ? std::filesystem::path(engine_.run_directories().front()).filename().string()
+               : "";
+  }
+  std::optional<ResumedAt> resumed_at() const {
+    return resumes() ? std::optional<ResumedAt>(
+                           {found_->state->next_sequence(), metrics_.has_evaluation()})
+                     : std::nullopt;
+  }
 
   std::optional<FoundRun> find_checked_run() const {
     std::optional<FoundRun> found = find_run(job_, settings_);
@@ -264,6 +299,7 @@ class Training {
 
   void train_step(int64_t step) {
     const auto begin = Clock::now();
+    const int64_t samples = position_.next_sequence();
     const std::vector<model::TokenBatch> batches = next_batches();
     StepNumbers numbers;
     numbers.optimizer = settings_.optimizer;
@@ -278,6 +314,7 @@ class Training {
     std::optional<TimelineRecorder> recorder = report_files_.record(step, begin);
     StepReport report;
     report.step = step;
+    report.samples = samples;
     report.engine = engine_.train_step(
         batches, numbers, [&] { return note_step(report, numbers); },
         recorder ? &*recorder : nullptr);
@@ -293,7 +330,11 @@ class Training {
     // Data, schedule and bookkeeping outside the schedule's run.
     TimeSplit& split = report.engine.run.split;
     split.other += report.seconds - split.total;
+    report.engine.phases.step += report.seconds - split.total;
     split.total = report.seconds;
+    if (++steps_here_ > kStepsLearned) {
+      report.share_of_bound = report.engine.bound.seconds / report.seconds;
+    }
     report_files_.end_step(report, std::move(recorder));
     finish_step(report);
   }
@@ -326,12 +367,15 @@ class Training {
     record.set_learning_rate(report.learning_rate);
     record.set_loss_scale(report.loss_scale);
     record.set_skipped(report.skipped);
+    report.next_learning_rate = schedule_.lr_at(position_.updates());
+    report.next_loss_scale = scaler_.scale();
     note_loss_scale();
     return position_.SerializeAsString();
   }
 
   void finish_step(const StepReport& report) {
     metrics_.write(report);
+    monitors_.write(report);
     if (observer_.step) {
       observer_.step(report, job_.steps);
     }
@@ -382,6 +426,7 @@ class Training {
     const double loss = loss_sum / static_cast<double>(std::max<int64_t>(counted, 1));
     summary_.validation_loss = loss;
     metrics_.write_evaluation(step, loss);
+    monitors_.write_evaluation(position_.next_sequence(), loss);
     if (observer_.evaluation) {
       observer_.evaluation(step, loss);
     }
@@ -411,7 +456,9 @@ class Training {
   LrSchedule schedule_;
   LossScaler scaler_;
   MetricsLog metrics_;
+  Monitors monitors_;
   ReportFiles report_files_;
+  int64_t steps_here_ = 0;  ///< of this process
   TrainSummary summary_;
   std::vector<double> prediction_ratios_;
   proto::RunState position_;        ///< after the last step

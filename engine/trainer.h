@@ -49,6 +49,12 @@ struct StepReport {
   bool skipped = false;
   double seconds = 0;
   double tokens_per_second = 0;
+  int64_t samples = 0;  ///< sequences that the run had seen before the step
+  double next_learning_rate = 0;
+  double next_loss_scale = 1;
+  /// The time of the step's busiest lane, at the rates that are known, over the step's own; empty
+  /// until rates are known.
+  std::optional<double> share_of_bound;
   EngineReport engine;
 };
 
@@ -85,6 +91,9 @@ struct TrainObserver {
   std::function<void(const std::string& what, int64_t done, int64_t total)> progress;
   std::function<void(const StepReport& report, int64_t steps)> step;
   std::function<void(int64_t step, double validation_loss)> evaluation;
+  /// Called once the engine is there, with a function that any thread may call, and with an empty
+  /// one before the engine goes.
+  std::function<void(std::function<LiveGauges()> gauges)> engine;
 };
 
 /// Fine-tunes the model of `job` and writes the result to its output folder, with metrics.jsonl

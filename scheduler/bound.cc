@@ -4,6 +4,27 @@
 
 namespace headrace::scheduler {
 
+namespace {
+
+void set_busiest(StepBound& bound) {
+  for (size_t lane = 0; lane < std::size(bound.lane_seconds); ++lane) {
+    if (bound.lane_seconds[lane] > bound.seconds) {
+      bound.seconds = bound.lane_seconds[lane];
+      bound.lane = static_cast<Lane>(lane);
+    }
+  }
+}
+
+}  // namespace
+
+StepBound& StepBound::operator+=(const StepBound& other) {
+  for (size_t i = 0; i < std::size(lane_seconds); ++i) {
+    lane_seconds[i] += other.lane_seconds[i];
+  }
+  set_busiest(*this);
+  return *this;
+}
+
 StepBound channel_bound(const CompileInput& input, const Schedule& schedule) {
   StepBound bound;
   for (const Action& action : schedule.actions) {
@@ -12,12 +33,7 @@ StepBound channel_bound(const CompileInput& input, const Schedule& schedule) {
       bound.lane_seconds[static_cast<size_t>(*lane)] += occupancy_of(input, action);
     }
   }
-  for (size_t lane = 0; lane < std::size(bound.lane_seconds); ++lane) {
-    if (bound.lane_seconds[lane] > bound.seconds) {
-      bound.seconds = bound.lane_seconds[lane];
-      bound.lane = static_cast<Lane>(lane);
-    }
-  }
+  set_busiest(bound);
   return bound;
 }
 

@@ -108,6 +108,9 @@ struct StepBound {
   double seconds = 0;
   Lane lane = Lane::compute;
   double lane_seconds[kLaneCount] = {};
+
+  /// The bound of two schedules that run one after the other, as if they could overlap.
+  StepBound& operator+=(const StepBound& other);
 };
 StepBound channel_bound(const CompileInput& input, const Schedule& schedule);
 

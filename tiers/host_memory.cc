@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <memory>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "tiers/huge_pages.h"
 #include "tiers/hwloc_topology.h"
 #include "tiers/topology.h"
 
@@ -35,13 +35,6 @@ void check_available(Bytes size) {
 constexpr Bytes kHugePage{int64_t{2} << 20};
 /// Asks for pages of 2 MiB whatever the system's default is (log2 of the size, MAP_HUGE_SHIFT).
 constexpr int kHugePageFlag = 21 << 26;
-
-/// Whether the kernel gives transparent huge pages to those who ask.
-bool are_transparent_pages_on() {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string text;
-  return std::getline(file, text) && text.find("[never]") == std::string::npos;
-}
 
 void trim(std::byte* begin, size_t size) {
   if (size > 0 && ::munmap(begin, size) != 0) {
@@ -149,8 +142,9 @@ void HostMemory::map_transparent(std::optional<int> numa_node) {
   trim(data_ + mapped_size_, extra - before);
   // A hint; kernels without transparent huge pages refuse it.
   const bool advised = ::madvise(data_, mapped_size_, MADV_HUGEPAGE) == 0;
-  huge_pages_ = advised && size_ >= kHugePage && are_transparent_pages_on() ? HugePages::transparent
-                                                                            : HugePages::none;
+  huge_pages_ = advised && size_ >= kHugePage && huge_page_facts().gives_transparent()
+                    ? HugePages::transparent
+                    : HugePages::none;
   try {
     bind(numa_node);
   } catch (...) {

@@ -1,6 +1,10 @@
 #include "tiers/topology.h"
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "base/system_file.h"
+#include "tiers/cgroup.h"
 #include "tiers/hwloc_topology.h"
 
 namespace headrace::tiers {
@@ -35,6 +39,31 @@ Topology detect_topology() {
                                    cores_in(node->cpuset)});
   }
   return topology;
+}
+
+std::string processor_name(const std::string& root) {
+  return field_of(root + "/proc/cpuinfo", "model name").value_or("");
+}
+
+std::optional<double> cpu_quota(const std::string& root) {
+  std::optional<double> least;
+  for (const CgroupFolder& group : cgroup_folders("cpu", root)) {
+    // Version 2 has both numbers in one file: "max 100000", "150000 100000". Version 1 has -1 for
+    // no limit.
+    const bool old = group.version == 1;
+    const std::string limit = first_line_of(group.path + (old ? "/cpu.cfs_quota_us" : "/cpu.max"));
+    const auto quota =
+        limit.starts_with('-') || limit.starts_with("max") ? std::nullopt : number_in(limit);
+    const auto blank = limit.find(' ');
+    const auto period = old                          ? number_of(group.path + "/cpu.cfs_period_us")
+                        : blank == std::string::npos ? std::nullopt
+                                                     : number_in(limit.substr(blank));
+    if (quota && period && *period > 0) {
+      const double share = static_cast<double>(*quota) / static_cast<double>(*period);
+      least = std::min(least.value_or(share), share);
+    }
+  }
+  return least;
 }
 
 }  // namespace headrace::tiers

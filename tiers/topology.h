@@ -24,12 +24,20 @@ struct Topology {
 /// Asks hwloc. InternalError if it fails.
 Topology detect_topology();
 
+/// "AMD EPYC 9R14"; empty where the system does not tell. Reads /proc below `root`.
+std::string processor_name(const std::string& root = "");
+
+/// Processors' worth of time that the process's control groups give it; nothing: no limit. Reads
+/// /proc and /sys below `root`.
+std::optional<double> cpu_quota(const std::string& root = "");
+
 /// What bounds the memory and disk space of this process now.
 struct MachineLimits {
   Bytes memory_total;
   Bytes memory_available;             ///< MemAvailable: of the whole machine
   std::optional<Bytes> cgroup_limit;  ///< the tightest limit on this process; empty: none
   Bytes cgroup_usage;                 ///< of that group, page cache that can be dropped not counted
+  std::string cgroup_file;            ///< where that limit is written
   std::optional<Bytes> memlock_limit;  ///< empty: unlimited
   Bytes disk_free;                     ///< for this user, on the filesystem of the path
 

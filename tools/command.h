@@ -13,6 +13,7 @@ void add_report(CLI::App& app);
 void add_init_model(CLI::App& app);
 void add_probe(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_doctor(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_export(CLI::App& app);
@@ -24,5 +25,10 @@ void add_trace(CLI::App& app, bool& different);
 /// process.
 const std::atomic<bool>& stop_requested();
 void watch_signals();
+
+/// Gives a terminal back that a view had taken over: the first screen and the cursor.
+inline constexpr const char* kTerminalRestore = "\033[?25h\033[?1049l";
+/// While set, the signal that ends the process gives the terminal back before.
+void set_terminal_taken(bool taken);
 
 }  // namespace headrace::tools

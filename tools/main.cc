@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
   headrace::tools::add_init_model(app);
   headrace::tools::add_probe(app);
   headrace::tools::add_bench(app);
+  headrace::tools::add_doctor(app);
   bool different = false;
   headrace::tools::add_trace(app, different);
   try {

@@ -1,5 +1,8 @@
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/error.h"
 #include "tools/command.h"
@@ -8,12 +11,18 @@ namespace headrace::tools {
 
 namespace {
 
-// The one piece of process-wide state: a signal handler has no other way to say what it saw.
+// Process-wide state: a signal handler has no other way to say what it saw and to know what to do.
 std::atomic<bool> stop_flag{false};
+std::atomic<bool> terminal_taken{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int) {
   if (stop_flag.exchange(true)) {
+    if (terminal_taken) {
+      // The process ends: there is nobody to tell that this failed.
+      [[maybe_unused]] const auto written =
+          ::write(STDOUT_FILENO, kTerminalRestore, std::strlen(kTerminalRestore));
+    }
     std::_Exit(exit_code(ErrorKind::interrupted));
   }
 }
@@ -22,6 +31,10 @@ void on_signal(int) {
 
 const std::atomic<bool>& stop_requested() {
   return stop_flag;
+}
+
+void set_terminal_taken(bool taken) {
+  terminal_taken = taken;
 }
 
 void watch_signals() {

@@ -6,14 +6,15 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/metrics_log.h"
 #include "engine/trainer.h"
 #include "model/checkpoint.h"
 #include "tools/command.h"
 #include "tools/progress.h"
 #include "tools/setting_options.h"
+#include "tools/step_lines.h"
 #include "tools/step_range.h"
 #include "tools/text.h"
+#include "tools/watch.h"
 
 namespace headrace::tools {
 
@@ -24,18 +25,8 @@ struct Arguments {
   SettingOptions settings;
   bool no_shuffle = false;
   std::string timeline_steps;
+  bool watch = false;
 };
-
-void print_split(const engine::TimeSplit& split) {
-  const double total = std::max(split.total, 1e-9);
-  fmt::print(
-      "  time             compute {:.0f} %, CPU optimizer {:.0f} %, waiting for: nvme read {:.0f} "
-      "%, "
-      "nvme write {:.0f} %, host-device copy {:.0f} %; other {:.0f} %\n",
-      100 * split.compute / total, 100 * split.cpu_optimizer / total, 100 * split.nvme_read / total,
-      100 * split.nvme_write / total, 100 * (split.host_to_device + split.device_to_host) / total,
-      100 * split.other / total);
-}
 
 /// The schedule beside the least that any could do.
 void print_gap(const engine::ScheduleGap& gap) {
@@ -71,6 +62,7 @@ class Console {
 
   void set_steps_per_print(int64_t steps) { steps_per_print_ = std::max<int64_t>(steps, 1); }
   void set_wall_clock_breakdown(bool on) { wall_clock_breakdown_ = on; }
+  void set_memory_breakdown(bool on) { memory_breakdown_ = on; }
   void finish() { progress_.reset(); }
 
  private:
@@ -90,15 +82,13 @@ class Console {
     const bool is_first = std::exchange(is_first_, false);
     if (is_first || report.step == steps || report.step % steps_per_print_ == 0) {
       clear_bar();
-      const engine::Binding binding = engine::binding_of(report.engine.run);
-      fmt::print(
-          "step {:>5}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:>7.0f} tokens/s  {} {:.0f} "
-          "%{}\n",
-          report.step, report.loss, report.gradient_norm, report.learning_rate,
-          report.tokens_per_second, scheduler::to_string(binding.lane), binding.share * 100,
-          report.skipped ? fmt::format("  skipped (loss scale {:g})", report.loss_scale) : "");
+      fmt::print("{}\n", step_line(report));
       if (wall_clock_breakdown_) {
-        print_split(report.engine.run.split);
+        fmt::print("{}\n{}\n", phases_line(report.engine.phases),
+                   split_line(report.engine.run.split));
+      }
+      if (memory_breakdown_) {
+        fmt::print("{}\n", memory_lines(report.engine.memory));
       }
       std::fflush(stdout);
     }
@@ -110,6 +100,7 @@ class Console {
   int64_t steps_per_print_ = 1;
   bool is_first_ = true;
   bool wall_clock_breakdown_ = false;
+  bool memory_breakdown_ = false;
 };
 
 /// What this pace does to the drives: they are rated in writes of their whole size per day.
@@ -149,7 +140,7 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
       "  tier traffic     nvme read {}, nvme write {}, host to device {}, device to host {}\n",
       bytes(summary.traffic.nvme_read), bytes(summary.traffic.nvme_write),
       bytes(summary.traffic.host_to_device), bytes(summary.traffic.device_to_host));
-  print_split(summary.split);
+  fmt::print("{}\n", split_line(summary.split));
   if (summary.speculative_steps > 0) {
     fmt::print("  overlap          {} of {} steps updated during backward, {} of them done again\n",
                summary.speculative_steps, summary.steps, summary.redone_steps);
@@ -184,8 +175,12 @@ void run(Arguments arguments) {
   Console console;
   console.set_steps_per_print(settings.steps_per_print.value_or(1));
   console.set_wall_clock_breakdown(settings.wall_clock_breakdown);
+  console.set_memory_breakdown(settings.memory_breakdown);
+  const bool is_watched = arguments.watch && Watch::is_possible();
+  Watch watch;
+  const engine::TrainObserver observer = is_watched ? watch.observer() : console.observer();
   const engine::TrainSummary summary =
-      engine::train(arguments.job, settings, console.observer(), stop_requested());
+      engine::train(arguments.job, settings, observer, stop_requested());
   console.finish();
   print_summary(summary, settings);
   fmt::print("  model            {}\n", arguments.job.output_folder);
@@ -249,6 +244,8 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
       ->option_text("FIRST-LAST");
   command.add_flag("--no-shuffle", arguments.no_shuffle,
                    "Take the sequences in the order of the file");
+  command.add_flag("--watch", arguments.watch,
+                   "A live view of lanes, tiers and pace, where stdout is a terminal");
 }
 
 }  // namespace

@@ -285,10 +285,7 @@ void Resolver::resolve_headrace() {
   }
   note_auto("headrace.run_id", "a new name", "from host, process and time");
   resolve_keeping();
-  if (config_.has_steps_per_print()) {
-    settings.steps_per_print = config_.steps_per_print();
-  }
-  settings.wall_clock_breakdown = config_.wall_clock_breakdown();
+  resolve_reports();
   resolve_compute();
 }
 

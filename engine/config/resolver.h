@@ -50,6 +50,7 @@ class Resolver {
   void resolve_aio();
   void resolve_headrace();
   void resolve_keeping();
+  void resolve_reports();  // resolve_reports.cc
   void resolve_compute();
   void note_idle_limits();
 

@@ -113,6 +113,15 @@ struct KeepingSettings {
   bool keep_run = true;       ///< the run directory stays when the run is done
 };
 
+/// A block of ds_config.json that asks for reports.
+struct MonitorSettings {
+  bool enabled = false;
+  std::string output_path;  ///< of the folder; empty: the current one
+  std::string job_name;     ///< its subfolder
+
+  bool operator==(const MonitorSettings&) const = default;
+};
+
 struct Settings {
   BatchSettings batch;
   DType dtype = DType::f32;  ///< of weights, activations and fresh gradients
@@ -142,6 +151,9 @@ struct Settings {
   KeepingSettings keeping;
   std::optional<int64_t> steps_per_print;  ///< unset: the command's choice
   bool wall_clock_breakdown = false;
+  bool memory_breakdown = false;
+  MonitorSettings tensorboard;
+  MonitorSettings csv_monitor;
 };
 
 }  // namespace headrace::engine

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <string_view>
 #include <vector>
 
@@ -40,24 +39,12 @@ std::vector<int> thread_counts(int all) {
   return counts;
 }
 
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  return "";
-}
-
 void set_facts(proto::MachineProfile& machine) {
   const std::string host = host_name();
   machine.set_hostname(host.empty() ? "unknown" : host);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   machine.set_measured_unix_seconds(std::chrono::duration_cast<std::chrono::seconds>(now).count());
-  machine.set_processor(processor_name());
+  machine.set_processor(tiers::processor_name());
   const tiers::Topology topology = tiers::detect_topology();
   machine.set_cores(topology.cores);
   machine.set_hardware_threads(topology.hardware_threads);

@@ -7,9 +7,11 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+import venv
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get(
@@ -96,6 +98,23 @@ def read_safetensors(path):
         for name, entry in header.items()
         if name != "__metadata__"
     }
+
+
+def python_with(packages, folder):
+    """A Python that has the packages: this one, the repository's .venv, or a new venv. None if
+    PyPI is out of reach."""
+    probe = "import " + ", ".join(packages)
+    for candidate in (sys.executable, str(REPOSITORY / ".venv" / "bin" / "python")):
+        if pathlib.Path(candidate).exists():
+            done = subprocess.run([candidate, "-c", probe], capture_output=True, check=False)
+            if done.returncode == 0:
+                return candidate
+    venv.create(folder, with_pip=True)
+    python = str(pathlib.Path(folder) / "bin" / "python")
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "-q", *packages], capture_output=True, check=False
+    )
+    return python if done.returncode == 0 else None
 
 
 def wait_for(condition, seconds=60):

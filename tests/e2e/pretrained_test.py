@@ -4,28 +4,9 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import unittest
-import venv
 
-from command import REPOSITORY, CommandTest
-
-
-def python_with(packages, folder):
-    """A Python that has the packages: this one, the repository's .venv, or a new venv. None if
-    PyPI is out of reach."""
-    probe = "import " + ", ".join(packages)
-    for candidate in (sys.executable, str(REPOSITORY / ".venv" / "bin" / "python")):
-        if pathlib.Path(candidate).exists():
-            done = subprocess.run([candidate, "-c", probe], capture_output=True, check=False)
-            if done.returncode == 0:
-                return candidate
-    venv.create(folder, with_pip=True)
-    python = str(pathlib.Path(folder) / "bin" / "python")
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "-q", *packages], capture_output=True, check=False
-    )
-    return python if done.returncode == 0 else None
+from command import REPOSITORY, CommandTest, python_with
 
 
 class PretrainedTest(CommandTest):

@@ -312,13 +312,13 @@ TEST(ConfigParser, KeysWithoutEffectAreSaidOnce) {
 }
 
 TEST(ConfigParser, BlocksThatAreOffSayNothing) {
-  EXPECT_THAT(notes_of(R"({"tensorboard": {"enabled": false, "output_path": "x"},
+  EXPECT_THAT(notes_of(R"({"wandb": {"enabled": false, "project": "x"},
                            "amp": {"enabled": false, "opt_level": "O1"},
                            "autotuning": {"enabled": false, "fast": true, "arg_mappings": {}},
                            "zero_optimization": {"zenflow": null}})"),
               IsEmpty());
-  EXPECT_THAT(notes_of(R"({"tensorboard": {"enabled": true, "output_path": "x"}})"),
-              ElementsAre(HasSubstr("tensorboard has no effect here")));
+  EXPECT_THAT(notes_of(R"({"wandb": {"enabled": true, "project": "x"}})"),
+              ElementsAre(HasSubstr("wandb has no effect here")));
 }
 
 TEST(ConfigParser, UnsupportedKeysMayHaveTheirDefault) {

@@ -4,10 +4,9 @@
 #include <sched.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/fake_system.h"
 
 namespace headrace::tiers {
 namespace {
@@ -34,20 +33,13 @@ TEST(MachineLimits, OfThisMachine) {
   EXPECT_GT(machine_limits("./no/such/folder").disk_free, Bytes(0));
 }
 
-/// A made-up /proc and /sys.
-class FakeSystem : public ::testing::Test {
+class FakeSystem : public ::testing::Test, protected headrace::test::FakeSystem {
  protected:
   FakeSystem() {
     put("/proc/meminfo",
         "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n");
   }
-  void put(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = root_.path() + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  MachineLimits limits() { return machine_limits("/", root_.path()); }
-  headrace::test::TemporaryFolder root_;
+  MachineLimits limits() { return machine_limits("/", root()); }
 };
 
 TEST_F(FakeSystem, NoGroupMeansNoLimit) {
@@ -89,12 +81,15 @@ TEST_F(FakeSystem, InAContainerTheMountIsTheGroup) {
 }
 
 TEST_F(FakeSystem, TheCapabilityLiftsTheMemlockLimit) {
+  put("/proc/self/limits",
+      "Max locked memory         8388608              unlimited            bytes     \n");
+  EXPECT_EQ(limits().memlock_limit, Bytes(8388608));
   put("/proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\n");
   EXPECT_FALSE(limits().memlock_limit.has_value());
 }
 
 TEST_F(FakeSystem, FailsWithoutMeminfo) {
-  std::filesystem::remove(root_.path() + "/proc/meminfo");
+  std::filesystem::remove(root() + "/proc/meminfo");
   EXPECT_THROW(limits(), IoError);
 }
 

@@ -249,7 +249,9 @@ TEST(ResolveCompute, PlaceFollowsTheDevice) {
 
 TEST(ResolveHeadrace, OtherKeys) {
   const Settings settings = settings_of(
-      R"("steps_per_print": 5, "wall_clock_breakdown": true,
+      R"("steps_per_print": 5, "wall_clock_breakdown": true, "memory_breakdown": true,
+         "tensorboard": {"enabled": true, "output_path": "logs", "job_name": "one"},
+         "csv_monitor": {"enabled": true, "output_path": "auto"},
          "headrace": {"policy": "lru", "vocab_tile": 1024, "max_shard_size": "1GB", "seed": 7,
                       "max_skipped_steps": 9, "run_id": "night-1"})");
   EXPECT_EQ(settings.policy, PolicyKind::lru);
@@ -260,6 +262,9 @@ TEST(ResolveHeadrace, OtherKeys) {
   EXPECT_EQ(settings.run_id, "night-1");
   EXPECT_EQ(settings.steps_per_print, 5);
   EXPECT_TRUE(settings.wall_clock_breakdown);
+  EXPECT_TRUE(settings.memory_breakdown);
+  EXPECT_EQ(settings.tensorboard, (MonitorSettings{true, "logs", "one"}));
+  EXPECT_EQ(settings.csv_monitor, (MonitorSettings{true, "", "DeepSpeedJobName"}));
   for (const char* id : {"", ".hidden", "a/b", "a b", "..",
                          "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}) {
     EXPECT_THAT(problem_of(file_with(std::string(R"("headrace": {"run_id": ")") + id + "\"}")),

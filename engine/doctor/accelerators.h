@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace headrace::engine {
+
+struct Gpu {
+  std::string name;
+  Bytes memory;        ///< 0: unknown
+  int numa_node = -1;  ///< -1: unknown, or the machine has one node
+};
+
+/// NVIDIA GPUs, as the driver and the PCI bus tell.
+struct GpuFacts {
+  int on_bus = 0;             ///< display controllers of NVIDIA on the PCI bus
+  std::string driver;         ///< version of the kernel driver; empty: none is loaded
+  std::string library_error;  ///< why libcuda.so.1 cannot be used; empty: it can
+  int cuda_version = 0;       ///< largest that the driver knows: 12040 is 12.4
+  std::vector<Gpu> gpus;      ///< as libcuda lists them, or the driver where it cannot be used
+};
+
+/// The facts of the bus and the kernel driver, from /proc and /sys below `root`.
+GpuFacts read_gpu_facts(const std::string& root = "");
+/// The same, then what libcuda.so.1 says, which is loaded for it.
+GpuFacts detect_gpus();
+
+struct MpiFacts {
+  std::string version;  ///< "Open MPI v4.1.4, ..."; empty: no library was found
+  std::string error;    ///< why not
+  bool has_mpirun = false;
+};
+/// Loads libmpi for its version; looks for mpirun along $PATH.
+MpiFacts detect_mpi();
+
+}  // namespace headrace::engine

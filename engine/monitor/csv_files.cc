@@ -1,0 +1,109 @@
+#include "engine/monitor/csv_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "base/error.h"
+#include "base/system_file.h"
+
+namespace headrace::engine {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_name_of(std::string tag) {
+  std::replace_if(
+      tag.begin(), tag.end(), [](char sign) { return sign == '/' || sign == ' '; }, '_');
+  return tag + ".csv";
+}
+
+std::string header_of(const std::string& tag) {
+  return "step," + tag.substr(tag.rfind('/') + 1);
+}
+
+/// Takes the rows behind the last header away that are not to be kept; a row that was cut off too.
+void trim(const std::string& path, const std::string& tag, const KeepScalar& keep) {
+  std::ifstream old(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(old, line) && !old.eof();) {  // eof: no end of line
+    lines.push_back(line);
+  }
+  const auto last_header = std::find(lines.rbegin(), lines.rend(), header_of(tag));
+  const auto first_row = last_header.base();
+  lines.erase(std::remove_if(first_row, lines.end(),
+                             [&](const std::string& line) {
+                               int64_t samples = 0;
+                               const auto [end, error] =
+                                   std::from_chars(line.data(), line.data() + line.size(), samples);
+                               return error != std::errc() || *end != ',' || !keep(tag, samples);
+                             }),
+              lines.end());
+  const std::string rewritten = path + ".new";
+  std::ofstream kept(rewritten, std::ios::trunc);
+  for (const std::string& line : lines) {
+    kept << line << '\n';
+  }
+  kept.flush();
+  if (!kept || std::rename(rewritten.c_str(), path.c_str()) != 0) {
+    throw IoError("cannot rewrite the CSV file", {.path = path, .error_number = errno});
+  }
+}
+
+}  // namespace
+
+CsvSink::CsvSink(const std::string& folder, const std::string& run, const KeepScalar& keep)
+    : folder_(folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw IoError("cannot make the folder of csv_monitor.output_path and job_name",
+                  {.path = folder, .error_number = error.value()});
+  }
+  const std::string owner = folder + "/headrace_run";
+  if (keep && !run.empty() && first_line_of(owner) == run) {
+    keep_ = keep;
+  }
+  std::ofstream file(owner, std::ios::trunc);
+  file << run << '\n' << std::flush;
+  if (!file) {
+    throw IoError("cannot write", {.path = owner, .error_number = errno});
+  }
+}
+
+/// The first point of a tag: its file gets ready for rows of this run.
+void CsvSink::begin(const std::string& tag, const std::string& path) {
+  if (!begun_.insert(tag).second) {
+    return;
+  }
+  std::error_code error;
+  if (keep_ && fs::exists(path, error)) {
+    trim(path, tag, keep_);
+  } else {
+    append(path, header_of(tag));
+  }
+}
+
+void CsvSink::append(const std::string& path, const std::string& line) {
+  std::ofstream file(path, std::ios::app);
+  file << line << '\n' << std::flush;
+  if (!file) {
+    throw IoError("cannot write the CSV file", {.path = path, .error_number = errno});
+  }
+}
+
+void CsvSink::write(const std::vector<Scalar>& scalars) {
+  for (const Scalar& scalar : scalars) {
+    const std::string path = folder_ + "/" + file_name_of(scalar.tag);
+    begin(scalar.tag, path);
+    append(path, fmt::format("{},{}", scalar.samples, scalar.value));
+  }
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,121 @@
+// What a step's report is made of: phases, memory, the names of its parts.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "engine/memory_use.h"
+#include "engine/metrics_log.h"
+#include "engine/run_plan.h"
+#include "engine/step_phases.h"
+#include "model/presets.h"
+
+namespace headrace::engine {
+namespace {
+
+StepTrace trace_of(const std::vector<StepKind>& kinds) {
+  StepTrace trace;
+  for (const StepKind kind : kinds) {
+    trace.operations.push_back({.kind = kind});
+    trace.trace.operations.emplace_back();
+  }
+  return trace;
+}
+
+TEST(StepPhases, AddUpToTheStep) {
+  const StepTrace trace = trace_of(
+      {StepKind::embed_forward, StepKind::block_forward, StepKind::head_train, StepKind::measure,
+       StepKind::block_backward, StepKind::embed_backward, StepKind::update});
+  // The measuring of the head's gradient overlaps with the block's backward.
+  const StepPhases phases = phases_of(trace, {1, 3, 4, 6.5, 6, 7, 9}, 10);
+  EXPECT_DOUBLE_EQ(phases.forward, 3);
+  EXPECT_DOUBLE_EQ(phases.backward, 4);
+  EXPECT_DOUBLE_EQ(phases.step, 3);
+}
+
+TEST(StepPhases, MicroBatchesAlternate) {
+  const StepTrace trace =
+      trace_of({StepKind::block_forward, StepKind::block_backward, StepKind::accumulate,
+                StepKind::block_forward, StepKind::block_backward, StepKind::accumulate});
+  const StepPhases phases = phases_of(trace, {1, 3, 8, 4, 6, 9}, 9);
+  EXPECT_DOUBLE_EQ(phases.forward, 2);
+  EXPECT_DOUBLE_EQ(phases.backward, 4);
+  EXPECT_DOUBLE_EQ(phases.step, 3);
+}
+
+MemoryPlan plan_with(std::optional<Bytes> device) {
+  model::ModelConfig config;
+  config.family = model::Family::llama;
+  config.vocab_size = 500;
+  config.hidden_size = 128;
+  config.intermediate_size = 384;
+  config.layers = 4;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.max_positions = 128;
+  MemoryRequest request;
+  request.device_memory = device;
+  request.host_memory = kMiB * 6;
+  request.has_nvme = true;
+  request.nvme_budget = kGiB;
+  request.offload_param = Tier::nvme;
+  request.offload_optimizer = Tier::nvme;
+  request.nvme_activations = true;
+  request.micro_batches = 2;
+  return make_memory_plan(config, DType::bf16, {2, 64}, {kMiB, kKiB * 16}, WorkEstimate(), request);
+}
+
+TEST(MemoryUse, ThePeakIsTheSchedulesAndItsPartsAddUp) {
+  for (const std::optional<Bytes> device :
+       {std::optional<Bytes>(kMiB * 4), std::optional<Bytes>()}) {
+    const MemoryPlan plan = plan_with(device);
+    const scheduler::Schedule schedule = scheduler::make_optimal_policy()->compile(
+        compile_input(plan, plan.training, scheduler::Rates(), plan.homes));
+    const MemoryUse use = memory_use(plan, schedule);
+    for (const TierUse* tier : {&use.device, &use.host}) {
+      const Bytes sum = std::accumulate(tier->by_kind.begin(), tier->by_kind.end(), Bytes(0));
+      EXPECT_EQ(sum, tier->peak);
+      EXPECT_LE(tier->peak, tier->arena);
+    }
+    EXPECT_EQ(use.host.fixed > Bytes(0), !device.has_value()) << "work space is where compute is";
+    EXPECT_EQ(use.device.budget() > Bytes(0), device.has_value());
+    EXPECT_GT(use.host.by_kind[static_cast<size_t>(ObjectKind::optimizer)], Bytes(0));
+    // The compiler's high water is of addresses, with the holes below them.
+    EXPECT_LE(use.host.peak, schedule.peak_host);
+    EXPECT_GE(use.host.peak, schedule.peak_host / 2);
+  }
+}
+
+TEST(MemoryUse, EveryObjectHasItsKind) {
+  const MemoryPlan plan = plan_with(kMiB * 4);
+  const std::vector<ObjectKind> kinds = object_kinds(plan.layout);
+  Bytes by_kind[kObjectKinds];
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    by_kind[static_cast<size_t>(kinds[i])] += plan.layout.objects[i].size;
+  }
+  // 2 bytes of weight and 10 of state for each parameter, and slots are rounded up to 4096.
+  const StateBytes state = state_bytes(plan.layout);
+  EXPECT_EQ(by_kind[static_cast<size_t>(ObjectKind::weights)], state.weights);
+  EXPECT_EQ(by_kind[static_cast<size_t>(ObjectKind::optimizer)], state.optimizer);
+}
+
+TEST(Binding, IsTheBusiestLanesShareOfTheStep) {
+  RunReport run;
+  run.split.total = 4;
+  run.busy[static_cast<size_t>(scheduler::Lane::compute)] = 1;
+  run.busy[static_cast<size_t>(scheduler::Lane::nvme_write)] = 3;
+  EXPECT_EQ(binding_of(run).lane, scheduler::Lane::nvme_write);
+  EXPECT_DOUBLE_EQ(binding_of(run).share, 0.75);
+}
+
+TEST(Bound, OfTwoSchedulesInARow) {
+  scheduler::StepBound first{
+      .seconds = 2, .lane = scheduler::Lane::nvme_read, .lane_seconds = {2, 1}};
+  first += {.seconds = 3, .lane = scheduler::Lane::nvme_write, .lane_seconds = {0.5, 3}};
+  EXPECT_EQ(first.lane, scheduler::Lane::nvme_write);
+  EXPECT_DOUBLE_EQ(first.seconds, 4);
+  EXPECT_DOUBLE_EQ(first.lane_seconds[0], 2.5);
+}
+
+}  // namespace
+}  // namespace headrace::engine
