@@ -379,6 +379,9 @@ void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
   const ModuleObjects& module = layout_.modules[step.module];
   const Shard& shard = module.shards[step.shard];
   std::fill(uses[0].begin(), uses[0].end(), std::byte{0});
+  if (step.shard == 0) {  // the padding; the rest is set below and by the other shards
+    std::fill(uses[1].begin(), uses[1].end(), std::byte{0});
+  }
   const UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[1].data());
   std::vector<float> values(static_cast<size_t>(std::min(kStatisticsBlock, shard.count).count()));
   const auto in_pieces = [&](int64_t at, int64_t count, const auto& fill) {
