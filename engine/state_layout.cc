@@ -149,7 +149,8 @@ std::string describe_damage(const tiers::Damage& damage, const proto::StateLayou
     for (const ArrayRange& array : arrays_of(damage.object, module, layout)) {
       const int64_t width = size_of(array.dtype).count();
       const int64_t from = std::max<int64_t>(damage.value_offset - array.begin.count(), 0) / width;
-      const int64_t end_byte = damage.value_offset + damage.extent.length.count() - array.begin.count();
+      const int64_t end_byte =
+          damage.value_offset + damage.extent.length.count() - array.begin.count();
       const int64_t to = std::min(array.count, (end_byte + width - 1) / width);
       if (from >= to) {
         continue;

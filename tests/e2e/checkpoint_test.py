@@ -88,12 +88,16 @@ class SnapshotTest(RunSetup):
         output = self.folder / "tight"
         result = self.train(6, output=output, nvme_budget="210MiB")
         self.assertIn("no snapshot was taken", result.stderr)
-        self.assertLess(result.stderr.index("leaves no room for a further one"),
-                        result.stderr.index("no snapshot was taken"), "a warning before")  # fmt: skip
         self.assertIn("nvme_budget", result.stderr)
         self.check_ok("verify", "--run", output)
         self.check_fails(DOES_NOT_FIT, ["at least"],
                          *self.train_arguments(4, self.folder / "x", nvme_budget="100MiB"))  # fmt: skip
+
+    def test_a_warning_comes_before_the_room_for_snapshots_ends(self):
+        result = self.train(6, output=self.folder / "one", nvme_budget="256MiB")
+        self.assertLess(result.stderr.index("leaves no room for a further one"),
+                        result.stderr.index("no snapshot was taken"))  # fmt: skip
+        self.assertEqual(result.stderr.count("leaves no room for a further one"), 1)
 
     def test_a_run_in_use_is_left_alone(self):
         lock = open(self.run_directory() / "LOCK", "r+")  # noqa: SIM115

@@ -75,7 +75,7 @@ TEST_P(TrainingFaults, GiveTheRightNumbersOrAnError) {
   int ended_well = 0;
   int failed = 0;
   int survived_faults = 0;
-  for (uint64_t seed = 1; seed <= 24; ++seed) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
     const auto plan = random_faults(seed, seed % 2 == 0 ? 400 : 60);
     try {
       const test::Curve curve = train(plan);

@@ -97,7 +97,7 @@ TEST_P(CorpusTest, MutationsAreAcceptedOrRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CorpusTest, ::testing::ValuesIn(targets()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& target) { return std::string(target.param.name); });
 
 TEST(FuzzTargets, AreFoundByName) {
   for (const Target& target : targets()) {

@@ -248,7 +248,7 @@ def profile():
       storage {{ key: "drive" path: "/d" {point} }}""")  # fmt: skip
     put("profile", "valid", record)
     put("profile", "bad_cut", record[:-3])
-    put("profile", "bad_newer", encode("profile", "ProfileFile", "format_version: 99"))
+    put("profile", "newer", encode("profile", "ProfileFile", "format_version: 99"))
 
 
 def main():

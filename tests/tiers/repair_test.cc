@@ -24,6 +24,7 @@ class RepairTest : public test::StoreTest {
 };
 
 TEST_F(RepairTest, FromAnotherGenerationThatWroteTheSameValue) {
+  options_.keep_on_close = true;
   make(2);
   write("a", kSize, 1);
   write("b", kSize, 2);
