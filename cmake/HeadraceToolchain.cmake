@@ -9,7 +9,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
-set(HEADRACE_SANITIZE "" CACHE STRING "address, thread or empty")
+set(HEADRACE_SANITIZE "" CACHE STRING "address, thread, fuzzer or empty")
 
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-unknown-pragmas
                     -Werror=return-type)
@@ -30,11 +30,16 @@ elseif(HEADRACE_SANITIZE STREQUAL "thread")
   # libgomp is not instrumented: OpenMP regions run serially here (base/parallel.h).
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
+elseif(HEADRACE_SANITIZE STREQUAL "fuzzer")
+  # clang only: libFuzzer is not part of GCC. Debian's clang comes without OpenMP.
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined
+                      -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 elseif(NOT HEADRACE_SANITIZE STREQUAL "")
-  message(FATAL_ERROR "HEADRACE_SANITIZE must be address, thread or empty")
+  message(FATAL_ERROR "HEADRACE_SANITIZE must be address, thread, fuzzer or empty")
 endif()
 
-if(NOT HEADRACE_SANITIZE STREQUAL "thread")
+if(NOT HEADRACE_SANITIZE MATCHES "thread|fuzzer")
   find_package(OpenMP REQUIRED COMPONENTS CXX)
 endif()
 

@@ -83,7 +83,7 @@ void Engine::open_store(const EngineOptions& options) {
   if (!uses_nvme && !options.keep_state) {
     return;
   }
-  io_ = aio::IoEngine::create(options.io);
+  io_ = options.make_io ? options.make_io(options.io) : aio::IoEngine::create(options.io);
   if (uses_nvme) {
     io_->register_memory({host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())});
     io_description_ = io_->description();

@@ -50,6 +50,9 @@ struct EngineOptions {
   /// Of the device that computes; empty: the CPU.
   std::function<std::unique_ptr<device::Device>()> make_device;
   aio::IoEngineOptions io;
+  /// Makes the I/O engine where not empty, in the place of IoEngine::create: how tests put faults
+  /// below it.
+  std::function<std::unique_ptr<aio::IoEngine>(const aio::IoEngineOptions& options)> make_io;
   std::vector<std::string> nvme_paths;
   std::vector<double> nvme_weights;  ///< share of the data per path, any scale; empty: equal
   std::string run_id;

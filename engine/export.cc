@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -12,8 +11,6 @@
 #include "engine/shard_arrays.h"
 #include "engine/state_reader.h"
 #include "model/checkpoint.h"
-#include "model/checkpoint_file.h"
-#include "model/torch_file.h"
 
 namespace headrace::engine {
 
@@ -32,25 +29,6 @@ std::string companion_folder(const ExportOptions& options, const proto::RunState
       "tokenizer files are copied; name their folder with --model",
       state.model_folder().empty() ? "the model's folder" : state.model_folder());
   return "";
-}
-
-/// The whole parameter's folder.
-void write_universal(const std::string& path, const proto::StoredParameter& parameter,
-                     StateReader& reader, int64_t updates) {
-  const std::pair<const char*, StateArray> arrays[] = {{"fp32", StateArray::master},
-                                                       {"exp_avg", StateArray::moment1},
-                                                       {"exp_avg_sq", StateArray::moment2}};
-  model::OutputFolder folder(path);
-  for (const auto& [name, array] : arrays) {
-    model::write_torch_parameter(folder.file(fmt::format("{}.pt", name)),
-                                 {parameter.shape().begin(), parameter.shape().end()},
-                                 [&, which = array](Elements first, std::span<float> out) {
-                                   reader.read(parameter.name(), which, first, out);
-                                 });
-  }
-  model::write_torch_number(folder.file("step.pt"), updates);
-  folder.sync();
-  folder.keep();
 }
 
 }  // namespace
@@ -89,41 +67,6 @@ void export_hugging_face(tiers::ExtentStore& store, const ExportOptions& options
     progress(done, total);
   }
   writer.finish();
-}
-
-void export_universal(tiers::ExtentStore& store, const ExportOptions& options,
-                      const ExportProgress& progress) {
-  const proto::RunState state = run_state_of(store, options.generation);
-  StateReader reader(store, options.generation, state.layout());
-  if (state.layout().optimizer() != "adam" || !reader.has(StateArray::moment2)) {
-    throw InputError(
-        fmt::format("the run has the state of {}; DeepSpeed's universal checkpoints have that of "
-                    "Adam: exp_avg and exp_avg_sq",
-                    state.layout().optimizer()));
-  }
-  const std::string tag = fmt::format("global_step{}", state.step());
-  int64_t done = 0;
-  int64_t total = 0;
-  for (const proto::StoredModule& module : state.layout().modules()) {
-    for (const proto::StoredParameter& parameter : module.parameters()) {
-      total += parameter.count();
-    }
-  }
-  for (const proto::StoredModule& module : state.layout().modules()) {
-    for (const proto::StoredParameter& parameter : module.parameters()) {
-      if (parameter.first() == 0) {  // of one in several modules, once
-        write_universal(fmt::format("{}/{}/zero/{}", options.output_folder, tag, parameter.name()),
-                        parameter, reader, state.updates());
-      }
-      done += parameter.count();
-      progress(done, total);
-    }
-  }
-  model::OutputFile latest(options.output_folder + "/latest_universal",
-                           Bytes(static_cast<int64_t>(tag.size())));
-  latest.write(tag);
-  latest.close();
-  latest.rename_to_target();
 }
 
 }  // namespace headrace::engine

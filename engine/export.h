@@ -30,10 +30,11 @@ using ExportProgress = std::function<void(int64_t done, int64_t total)>;
 void export_hugging_face(tiers::ExtentStore& store, const ExportOptions& options,
                          const ExportProgress& progress);
 
-/// Writes a generation as DeepSpeed's universal checkpoints keep parameters:
-/// <output>/global_step<N>/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt, and the file
-/// latest_universal last. For adam. Uses output_folder and generation of the options only. Errors:
-/// InputError, IoError.
+/// Writes a generation as a universal checkpoint of DeepSpeed, complete for its load_checkpoint()
+/// with any ZeRO stage: <output>/global_step<N>/ with zero/<parameter>/{fp32,exp_avg,exp_avg_sq,
+/// step}.pt, zero/optimizer_state.pt and the files of model states (counters, position of the
+/// learning rate schedule), and the file latest_universal last. For adam. Uses output_folder and
+/// generation of the options only. Errors: InputError, IoError.
 void export_universal(tiers::ExtentStore& store, const ExportOptions& options,
                       const ExportProgress& progress);
 

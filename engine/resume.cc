@@ -40,6 +40,14 @@ std::vector<std::string> directories_in(const std::vector<std::string>& paths,
 }
 
 bool all_exist(const std::vector<std::string>& directories) {
+  for (const std::string& directory : directories) {
+    if (fs::exists(directory) && !tiers::is_run_directory(directory)) {
+      throw InputError(fmt::format(
+          "{} is there, but its RUN does not say that it is a run directory of Headrace: move it "
+          "away, or begin a new run with --resume never",
+          directory));
+    }
+  }
   return !directories.empty() &&
          std::all_of(directories.begin(), directories.end(), tiers::is_run_directory);
 }

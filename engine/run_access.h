@@ -24,8 +24,4 @@ std::vector<tiers::GenerationInfo> list_generations(const std::string& folder);
 /// if it is not whole.
 proto::RunState run_state_of(tiers::ExtentStore& store, std::optional<uint64_t> generation);
 
-/// What a damaged extent means to the training: "moment1 (exp_avg) of model.norm.weight, elements 0
-/// to 63", in the words of the layout.
-std::string describe_damage(const tiers::Damage& damage, const proto::StateLayout& layout);
-
 }  // namespace headrace::engine

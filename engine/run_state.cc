@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/state_layout.h"
 #include "model/checkpoint_file.h"
 #include "tiers/checksum.h"
 
@@ -199,6 +200,11 @@ proto::RunState parse_run_state(const std::map<std::string, std::string>& run_st
   if (found == run_state.end() || !state.ParseFromString(found->second) ||
       state.layout().modules_size() == 0) {
     throw InputError(run + " does not say how far it was, or says it in a way that cannot be read");
+  }
+  try {
+    check_layout(state.layout());
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", run, error.what()));
   }
   return state;
 }

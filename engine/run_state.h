@@ -27,7 +27,7 @@ void check_settings(const std::map<std::string, std::string>& stored,
 /// "adam", "adagrad", "lion", "sgd".
 std::string optimizer_name(OptimizerKind kind);
 
-/// InputError, naming `run`, where the bytes are none.
+/// Its layout is sound (check_layout). InputError, naming `run`, where the bytes are none.
 proto::RunState parse_run_state(const std::map<std::string, std::string>& run_state,
                                 const std::string& run);
 

@@ -13,10 +13,8 @@ namespace headrace::engine {
 namespace {
 
 constexpr int64_t kPiece = 65536;  ///< elements converted at a time
-
-[[noreturn]] void damaged(const std::string& what) {
-  throw InputError("the run's description of its state is damaged: " + what);
-}
+/// Elements of a parameter at most, so that bytes of it fit in 64 bits.
+constexpr int64_t kLargestParameter = int64_t{1} << 56;
 
 float value_at(const std::byte* bytes, int64_t index, DType dtype) {
   const auto load = [&](auto value) {
@@ -35,47 +33,6 @@ float value_at(const std::byte* bytes, int64_t index, DType dtype) {
 
 }  // namespace
 
-DType dtype_from(const std::string& text) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    if (headrace::to_string(dtype) == text) {
-      return dtype;
-    }
-  }
-  damaged(fmt::format("dtype '{}'", text));
-}
-
-std::string to_string(MasterPlace place) {
-  switch (place) {
-    case MasterPlace::weight:
-      return "weight";
-    case MasterPlace::state:
-      return "state";
-    case MasterPlace::split:
-      return "split";
-  }
-  return "";
-}
-
-StateFormat state_format_of(const proto::StateLayout& layout) {
-  StateFormat format;
-  format.moments = layout.moments();
-  format.moment_dtype = dtype_from(layout.moment_dtype());
-  bool known = false;
-  for (const MasterPlace place : {MasterPlace::weight, MasterPlace::state, MasterPlace::split}) {
-    if (to_string(place) == layout.master()) {
-      format.master = place;
-      known = true;
-    }
-  }
-  const bool fits_dtype = (format.master == MasterPlace::weight) == (layout.dtype() == "f32") &&
-                          (format.master != MasterPlace::split || layout.dtype() == "bf16");
-  if (!known || !fits_dtype || format.moments < 0 || format.moments > 2) {
-    damaged(fmt::format("dtype '{}', master in '{}', {} moments", layout.dtype(), layout.master(),
-                        format.moments));
-  }
-  return format;
-}
-
 StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> generation,
                          const proto::StateLayout& layout)
     : store_(store),
@@ -84,26 +41,12 @@ StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> gene
       format_(state_format_of(layout)),
       dtype_(dtype_from(layout.dtype())),
       sources_(kPurposes) {
+  check_layout(layout_);
   for (int m = 0; m < layout_.modules_size(); ++m) {
     const proto::StoredModule& module = layout_.modules(m);
     for (const proto::StoredParameter& parameter : module.parameters()) {
-      if (parameter.offset() < 0 || parameter.count() < 0 ||
-          parameter.count() > module.count() - parameter.offset()) {
-        damaged(fmt::format("parameter {} outside of module {}", parameter.name(), module.name()));
-      }
       add_place(parameter,
                 {static_cast<size_t>(m), parameter.offset(), parameter.first(), parameter.count()});
-    }
-    int64_t next = 0;
-    for (const proto::StoredShard& shard : module.shards()) {
-      if (shard.first() != next || shard.count() <= 0) {
-        damaged(fmt::format("shards of module {}", module.name()));
-      }
-      next += shard.count();
-    }
-    if (next != module.count()) {
-      damaged(fmt::format("shards of module {} cover {} of {} elements", module.name(), next,
-                          module.count()));
     }
   }
 }
@@ -111,8 +54,12 @@ StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> gene
 void StateReader::add_place(const proto::StoredParameter& parameter, Place place) {
   Parameter& whole = parameters_[parameter.name()];
   if (place.first != whole.count) {
-    damaged(fmt::format("elements of parameter {} from {} on come after {}", parameter.name(),
-                        place.first, whole.count));
+    refuse_layout(fmt::format("elements of parameter {} from {} on come after {}", parameter.name(),
+                              place.first, whole.count));
+  }
+  if (place.count > kLargestParameter - whole.count) {
+    refuse_layout(
+        fmt::format("parameter {} of more than {} elements", parameter.name(), kLargestParameter));
   }
   whole.count += place.count;
   whole.places.push_back(place);
@@ -215,8 +162,8 @@ void StateReader::read_bytes(Purpose purpose, const std::string& object, int64_t
     source.object = object;
   }
   if (offset + static_cast<int64_t>(out.size()) > source.reader->size().count()) {
-    damaged(fmt::format("object '{}' has {} bytes, but {} are asked for at {}", object,
-                        source.reader->size().count(), out.size(), offset));
+    refuse_layout(fmt::format("object '{}' has {} bytes, but {} are asked for at {}", object,
+                              source.reader->size().count(), out.size(), offset));
   }
   source.reader->read(offset, out);
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "engine/state_format.h"
+#include "engine/state_layout.h"
 #include "proto/run_state.pb.h"
 #include "tiers/extent_store.h"
 
@@ -74,11 +74,5 @@ class StateReader {
   std::vector<Source> sources_;
   std::vector<std::byte> bytes_;
 };
-
-/// "adam", ... and back from a stored layout; InputError for another text.
-DType dtype_from(const std::string& text);
-std::string to_string(MasterPlace place);
-/// The format that a stored layout describes. InputError for one that cannot be.
-StateFormat state_format_of(const proto::StateLayout& layout);
 
 }  // namespace headrace::engine

@@ -117,6 +117,9 @@ class ShardRestore {
     const ModuleObjects& module = layout_.modules[step.module];
     const Shard& shard = module.shards[step.shard];
     std::fill(uses[0].begin(), uses[0].end(), std::byte{0});
+    if (step.shard == 0) {  // the padding; the rest is set below and by the other shards
+      std::fill(uses[1].begin(), uses[1].end(), std::byte{0});
+    }
     arrays_ = shard_arrays(layout_.state, layout_.dtype, shard.first, shard.count, uses[0].data(),
                            uses[1].data());
     for_parameter_ranges(

@@ -27,6 +27,16 @@ model::SavedValues saved_values(const StepOperation& step, UseBytes uses, size_t
   return {step.recompute, step.recompute == model::Recompute::block ? nullptr : uses[use].data()};
 }
 
+/// Zeros behind the elements of a weights object, which may be written anew: what is stored depends
+/// on nothing but the numbers.
+void clear_padding(const ModelLayout& layout, const StepOperation& step,
+                   std::span<std::byte> weights) {
+  if (step.shard == 0) {
+    const Bytes used = bytes_for(layout.modules[step.module].spec.count, layout.dtype);
+    std::fill(weights.begin() + used.count(), weights.end(), std::byte{0});
+  }
+}
+
 }  // namespace
 
 StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
@@ -388,19 +398,21 @@ void StepBodies::update_or_keep(const StepOperation& step, UseBytes uses, StepNu
   }
   restore_weights(shard_arrays(layout_.modules[step.module].shards[step.shard], uses[0].data(),
                                uses[2].data()));
+  clear_padding(layout_, step, uses[2]);
 }
 
 void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
                         bool& weights_finite) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
+  clear_padding(layout_, step, uses[2]);
   if (!layout_.modules[step.module].packed_gradient) {
     arrays.gradient = uses[1].data();
     weights_finite &= engine::update(options, arrays).all_finite;
     return;
   }
   // A fresh gradient has nothing in the gaps between parameters; what is there of the state is
-  // zero and stays so.
+  // zero and stays so, and is made zero in weights that are written anew.
   const std::byte* gradient = uses[1].data();
   for_parameter_ranges(
       layout_.modules[step.module].spec, shard.first, shard.count,
@@ -411,7 +423,12 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
         part.gradient_dtype = layout_.dtype;
         weights_finite &= engine::update(options, part).all_finite;
       },
-      [](int64_t /*at*/, int64_t /*count*/) {});
+      [&](int64_t at, int64_t count) {
+        if (arrays.weight != nullptr) {
+          const UpdateShard gap = slice(arrays, Elements(at), Elements(count));
+          std::fill_n(static_cast<uint16_t*>(gap.weight), count, uint16_t{0});
+        }
+      });
 }
 
 void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
@@ -419,6 +436,9 @@ void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
   const ModuleObjects& module = layout_.modules[step.module];
   const Shard& shard = module.shards[step.shard];
   std::fill(uses[0].begin(), uses[0].end(), std::byte{0});
+  if (step.shard == 0) {  // the padding; the rest is set below and by the other shards
+    std::fill(uses[1].begin(), uses[1].end(), std::byte{0});
+  }
   const UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[1].data());
   std::vector<float> values(static_cast<size_t>(std::min(kStatisticsBlock, shard.count).count()));
   const auto in_pieces = [&](int64_t at, int64_t count, const auto& fill) {

@@ -21,7 +21,10 @@ using ReadFloats = std::function<void(Elements first, std::span<float> out)>;
 /// IoError.
 void write_torch_parameter(const std::string& path, const std::vector<int64_t>& shape,
                            const ReadFloats& read);
-/// Writes a file that torch.load reads as the number. Throws IoError.
+/// Writes a file that torch.load reads as the value; `pickled` is of model/pickle_text.h. Throws
+/// IoError.
+void write_torch_value(const std::string& path, const std::string& pickled);
+/// The same for a number.
 void write_torch_number(const std::string& path, int64_t number);
 
 /// A file of torch.save that holds a tensor, alone or as "param" of a dictionary, or a number. Only

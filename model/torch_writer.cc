@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 
 #include "base/check.h"
+#include "model/pickle_text.h"
 #include "model/torch_file.h"
 
 namespace headrace::model {
@@ -158,41 +158,29 @@ uint32_t crc_of(uint32_t crc, std::span<const std::byte> bytes) {
       ::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-std::string pickled_integer(int64_t value) {
-  Record text;
-  if (value >= 0 && value <= std::numeric_limits<int32_t>::max()) {
-    text.add('J').add(static_cast<int32_t>(value));
-  } else {
-    text.add('\x8a').add(uint8_t{8}).add(value);
-  }
-  return text.text();
-}
-
-std::string pickled_text(const std::string& value) {
-  Record text;
-  text.add('X').add(static_cast<uint32_t>(value.size())).add_text(value);
-  return text.text();
-}
-
-std::string pickled_tuple(const std::vector<int64_t>& values) {
-  std::string text = "(";
-  for (const int64_t value : values) {
-    text += pickled_integer(value);
-  }
-  return text + "t";
-}
-
 /// {"cat_dim": 0, "param": the fp32 tensor in storage "0"}.
 std::string pickled_parameter(const std::vector<int64_t>& shape, int64_t count) {
   std::vector<int64_t> strides(shape.size(), 1);
   for (size_t i = shape.size(); i-- > 1;) {
     strides[i - 1] = strides[i] * shape[i];
   }
-  return "\x80\x02}(" + pickled_text("cat_dim") + pickled_integer(0) + pickled_text("param") +
-         "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled_text("storage") +
-         "ctorch\nFloatStorage\n" + pickled_text("0") + pickled_text("cpu") +
-         pickled_integer(count) + "tQ" + pickled_integer(0) + pickled_tuple(shape) +
-         pickled_tuple(strides) + "\x89" + "ccollections\nOrderedDict\n)RtRu.";
+  std::vector<std::string> sizes;
+  std::vector<std::string> steps;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    sizes.push_back(pickle::integer(shape[i]));
+    steps.push_back(pickle::integer(strides[i]));
+  }
+  const std::string storage =
+      pickle::tuple({pickle::text("storage"), pickle::global("torch", "FloatStorage"),
+                     pickle::text("0"), pickle::text("cpu"), pickle::integer(count)}) +
+      "Q";  // the storage of this name is asked of the reader
+  const std::string hooks = pickle::global("collections", "OrderedDict") + ")R";
+  const std::string tensor = pickle::global("torch._utils", "_rebuild_tensor_v2") +
+                             pickle::tuple({storage, pickle::integer(0), pickle::tuple(sizes),
+                                            pickle::tuple(steps), pickle::boolean(false), hooks}) +
+                             "R";
+  return pickle::document(pickle::dictionary(
+      {{pickle::text("cat_dim"), pickle::integer(0)}, {pickle::text("param"), tensor}}));
 }
 
 /// Plans the archive, so that its size is known, and writes it.
@@ -290,11 +278,15 @@ void write_torch_parameter(const std::string& path, const std::vector<int64_t>& 
   archive.write(path, read);
 }
 
-void write_torch_number(const std::string& path, int64_t number) {
-  ArchiveWriter archive("\x80\x02" + pickled_integer(number) + ".");
+void write_torch_value(const std::string& path, const std::string& pickled) {
+  ArchiveWriter archive(pickle::document(pickled));
   archive.add("byteorder", "little");
   archive.add("version", "3\n");
   archive.write(path, [](Elements, std::span<float>) {});
+}
+
+void write_torch_number(const std::string& path, int64_t number) {
+  write_torch_value(path, pickle::integer(number));
 }
 
 }  // namespace headrace::model

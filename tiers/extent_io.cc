@@ -190,6 +190,17 @@ void ExtentIo::read_extent(const std::string& name, const Extent& extent,
   std::rethrow_exception(mismatch(name, extent, actual));
 }
 
+void ExtentIo::rewrite_extent(const std::string& name, const Extent& extent,
+                              std::span<std::byte> bytes) {
+  HR_CHECK(checksum(bytes) == extent.checksum, "other bytes for an extent of object '{}'", name);
+  submit({aio::IoOperation::write, aio::IoClass::write_back, allocator_.file_id(extent),
+          extent.offset, bytes.data(), extent.length})
+      .wait();
+  allocator_.mark_written({extent});
+  allocator_.sync_written();
+  read_extent(name, extent, bytes);
+}
+
 std::exception_ptr ExtentIo::mismatch(const std::string& name, const Extent& extent,
                                       uint64_t actual) const {
   IoError::Where where;

@@ -72,6 +72,9 @@ class ExtentIo {
   /// One extent, always verified; blocks. Throws like read(). `target` holds at least its length,
   /// rounded up to kExtentAlignment.
   void read_extent(const std::string& name, const Extent& extent, std::span<std::byte> target);
+  /// Writes an extent anew at its place, syncs and reads it back; blocks. `bytes` must have its
+  /// checksum. IoError where it cannot be written or does not hold.
+  void rewrite_extent(const std::string& name, const Extent& extent, std::span<std::byte> bytes);
 
  private:
   struct WriteJob;

@@ -105,6 +105,9 @@ class ExtentStore {
   /// Checks the checksum of every extent of all generations.
   using Progress = std::function<void(Bytes done, Bytes total)>;
   virtual std::vector<Damage> verify(const Progress& progress) = 0;
+  /// Writes damaged extents anew where their bytes can be had from elsewhere in the run, or from
+  /// `guess` (may be empty); see repair_extents(). Not while anything is written.
+  virtual std::vector<Repair> repair(const std::vector<Damage>& damage, const Guess& guess) = 0;
   /// Makes sure that the file system still has the blocks for the files' free space, which a closed
   /// run gave back; before the first write to an opened run. IoError (ENOSPC).
   virtual void prepare_for_writing() = 0;

@@ -218,8 +218,7 @@ std::vector<Damage> verify_values(const GenerationList& generations, ExtentIo& i
       }
       const std::lock_guard lock(mutex);
       if (!problem.empty()) {
-        damage.push_back(
-            {task.object, task.value_offset, extent.length, task.generations, problem});
+        damage.push_back({task.object, task.value_offset, extent, task.generations, problem});
       }
       done += extent.length;
       progress(done, total);

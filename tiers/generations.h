@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,10 +62,20 @@ Bytes total_bytes(const CommittedValues& values);
 struct Damage {
   std::string object;
   int64_t value_offset = 0;           ///< of the extent's first byte in the object's value
-  Bytes length;                       ///< of the extent
+  Extent extent;                      ///< place, length, and the checksum that it should have
   std::vector<uint64_t> generations;  ///< those that have it
   std::string text;                   ///< what was found: file, offset, expected and actual
 };
+
+/// What came of one damaged extent.
+struct Repair {
+  bool is_repaired = false;
+  std::string text;  ///< where its bytes were, or why it could not be repaired
+};
+
+/// Fills `out`, as long as the damaged extent, with what its bytes may have been; false where that
+/// is not known. It may be wrong: what does not have the checksum is not used.
+using Guess = std::function<bool(const Damage& damage, std::span<std::byte> out)>;
 
 /// Values with the number of the generation that has them.
 using GenerationList = std::vector<std::pair<uint64_t, const CommittedValues*>>;

@@ -46,6 +46,7 @@ class Store final : public ExtentStore {
   void delete_snapshot(uint64_t generation) override;
   void restore(uint64_t generation) override;
   std::vector<Damage> verify(const Progress& progress) override;
+  std::vector<Repair> repair(const std::vector<Damage>& damage, const Guess& guess) override;
   void prepare_for_writing() override { files_.allocator->back_with_blocks(); }
   void remove_on_close() override;
   Bytes bytes_on_disk() const override { return files_.allocator->bytes_on_disk(); }
@@ -65,7 +66,15 @@ class Store final : public ExtentStore {
     CommittedValues values;  ///< of each changed name; null: it is no more
   };
 
+  /// The values of all generations that should be whole, kept alive.
+  struct HeldGenerations {
+    CommittedValues committed;
+    std::map<uint64_t, Snapshot> snapshots;
+    GenerationList list;  ///< refers to these
+  };
+
   void load();
+  void hold_generations(HeldGenerations& held) const;
   void check_buffer(const std::string& name, std::span<const std::byte> value) const;
   StoredValueRef value_to_overwrite(const Entry& entry, Bytes size, bool persistent) const;
   void mark_updating();
@@ -80,6 +89,7 @@ class Store final : public ExtentStore {
   const Snapshot& snapshot(uint64_t generation) const;
   CommittedValues committed_values() const;
   void check_room(Bytes freed) const;
+  void warn_of_last_room(Bytes freed);
 
   // Each of these uses those above it: they go down in reverse order.
   std::shared_ptr<aio::IoEngine> io_;
@@ -96,6 +106,7 @@ class Store final : public ExtentStore {
   bool is_marked_ = false;  ///< the catalog says that values are being overwritten
   bool is_torn_ = false;
   bool keep_;
+  bool has_warned_of_room_ = false;
   bool is_changed_ = false;    ///< by this process
   bool is_uncertain_ = false;  ///< a change of the catalog failed
   InFlight in_flight_;

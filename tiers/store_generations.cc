@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/fault_point.h"
+#include "base/log.h"
+#include "tiers/repair.h"
 #include "tiers/store.h"
 
 namespace headrace::tiers {
@@ -182,6 +184,20 @@ void Store::check_room(Bytes freed) const {
   }
 }
 
+/// Before the error comes a warning: the snapshot that is being taken may be the last that fits.
+void Store::warn_of_last_room(Bytes freed) {
+  const Bytes size = total_bytes(committed_values());
+  const Bytes needed = size * (in_place_ ? 1 : 2);
+  const Bytes available = files_.allocator->available() + freed;
+  if (available - size < needed && !std::exchange(has_warned_of_room_, true)) {
+    log_warning(
+        "{}: beside the snapshot of generation {} the disk budget of {} leaves no room for a "
+        "further one: raise it (--nvme-budget, headrace.nvme_budget), keep fewer "
+        "(headrace.keep_last), or delete some (headrace checkpoint delete)",
+        files_.paths().front(), generation_, format_bytes(files_.allocator->disk_budget()));
+  }
+}
+
 void Store::take_snapshot(bool is_automatic, int64_t keep_last) {
   const std::lock_guard commit_lock(commit_mutex_);
   Snapshot taken;
@@ -212,7 +228,11 @@ void Store::take_snapshot(bool is_automatic, int64_t keep_last) {
         staying.push_back(&other.values);
       }
     }
-    check_room(own_bytes(going, staying));
+    const Bytes freed = own_bytes(going, staying);
+    check_room(freed);
+    if (!is_automatic || keep_last == 0 || kept < keep_last) {  // else the next takes an old one's
+      warn_of_last_room(freed);
+    }
   }
   CatalogSnapshot record = taken.record;
   for (const auto& [name, value] : taken.values) {
@@ -270,23 +290,30 @@ void Store::restore(uint64_t generation) {
   is_torn_ = false;
 }
 
-std::vector<Damage> Store::verify(const Progress& progress) {
-  CommittedValues committed;
-  std::map<uint64_t, Snapshot> snapshots;
-  GenerationList generations;
-  {
-    const std::lock_guard lock(mutex_);
-    committed = committed_values();
-    snapshots = snapshots_;
-    for (const auto& [generation, kept] : snapshots) {
-      generations.emplace_back(generation, &kept.values);
-    }
-    // A torn generation is known to be damaged.
-    if (has_generation_ && !is_torn_) {
-      generations.emplace_back(generation_, &committed);
-    }
+void Store::hold_generations(HeldGenerations& held) const {
+  const std::lock_guard lock(mutex_);
+  held.committed = committed_values();
+  held.snapshots = snapshots_;
+  for (const auto& [generation, kept] : held.snapshots) {
+    held.list.emplace_back(generation, &kept.values);
   }
-  return verify_values(generations, *extent_io_, progress);
+  // A torn generation is known to be damaged.
+  if (has_generation_ && !is_torn_) {
+    held.list.emplace_back(generation_, &held.committed);
+  }
+}
+
+std::vector<Damage> Store::verify(const Progress& progress) {
+  HeldGenerations held;
+  hold_generations(held);
+  return verify_values(held.list, *extent_io_, progress);
+}
+
+std::vector<Repair> Store::repair(const std::vector<Damage>& damage, const Guess& guess) {
+  const std::lock_guard commit_lock(commit_mutex_);
+  HeldGenerations held;
+  hold_generations(held);
+  return repair_extents(damage, held.list, *extent_io_, guess);
 }
 
 }  // namespace headrace::tiers

@@ -93,6 +93,12 @@ class SnapshotTest(RunSetup):
         self.check_fails(DOES_NOT_FIT, ["at least"],
                          *self.train_arguments(4, self.folder / "x", nvme_budget="100MiB"))  # fmt: skip
 
+    def test_a_warning_comes_before_the_room_for_snapshots_ends(self):
+        result = self.train(6, output=self.folder / "one", nvme_budget="256MiB")
+        self.assertLess(result.stderr.index("leaves no room for a further one"),
+                        result.stderr.index("no snapshot was taken"))  # fmt: skip
+        self.assertEqual(result.stderr.count("leaves no room for a further one"), 1)
+
     def test_a_run_in_use_is_left_alone(self):
         lock = open(self.run_directory() / "LOCK", "r+")  # noqa: SIM115
         self.addCleanup(lock.close)
@@ -108,9 +114,7 @@ class SnapshotTest(RunSetup):
             self.check_fails(BAD_INPUT, ["neither a run directory"], *command, "--run", self.nvme)
 
 
-class VerifyTest(RunSetup):
-    SAVE_INTERVAL = 0
-
+class DamageSetup(RunSetup):
     def flip(self, offset):
         path = self.run_directory() / "data-0"
         with open(path, "r+b") as file:
@@ -118,6 +122,20 @@ class VerifyTest(RunSetup):
             byte = file.read(1)[0]
             file.seek(offset)
             file.write(bytes([byte ^ 4]))
+
+    def flip_weights(self):
+        """A bit of the current weights in the store."""
+        weights = read_safetensors(self.output / "model.safetensors")["lm_head.weight"][2]
+        data = (self.run_directory() / "data-0").read_bytes()
+        place = data.find(weights[:4096])
+        self.assertGreaterEqual(place, 0)
+        while place >= 0:  # an older copy may lie in free space
+            self.flip(place + 100)
+            place = data.find(weights[:4096], place + 1)
+
+
+class VerifyTest(DamageSetup):
+    SAVE_INTERVAL = 0
 
     def used_offset(self):
         """Some place in the middle of the data that the run uses: blocks that are not holes."""
@@ -141,6 +159,54 @@ class VerifyTest(RunSetup):
                                   *self.train_arguments(8))  # fmt: skip
         self.assertIn("reading it again", result.stderr)
         self.assertIn("6", self.check_ok("checkpoint", "list", "--run", self.output).stdout)
+
+
+class RepairFromMasterTest(DamageSetup):
+    """16-bit weights beside a whole fp32 master, from which they can be made anew."""
+
+    SAVE_INTERVAL = 0
+
+    def config(self, **headrace):
+        return super().config(split_master=False, **headrace)
+
+    def test_weights_are_made_anew(self):
+        self.check_ok("export", "--run", self.output, "--output", self.folder / "before")
+        self.flip_weights()
+        result = self.check_fails(IO_FAILURE, ["1 of its extents"], "verify", "--run", self.output)
+        self.assertIn(f"headrace verify --run {self.output} --repair", result.stdout)
+        result = self.check_ok("verify", "--run", self.output, "--repair")
+        self.assertIn("repaired, with bytes that are made anew from other values", result.stdout)
+        self.assertIn("every checksum matches now", result.stdout)
+        self.check_ok("verify", "--run", self.output)
+        self.check_ok("export", "--run", self.output, "--output", self.folder / "after")
+        self.assertEqual(
+            (self.folder / "before" / "model.safetensors").read_bytes(),
+            (self.folder / "after" / "model.safetensors").read_bytes(),
+        )
+        self.train(7)
+
+
+class GoBackTest(DamageSetup):
+    """What cannot be repaired: the way back is named, and works as it is printed."""
+
+    def follow(self, result, action):
+        """Runs the command of this kind that was printed, and returns it."""
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith(f"headrace {action} ")]
+        self.check_ok(*line.split()[1:])
+        return line
+
+    def test_to_the_newest_whole_snapshot(self):
+        self.flip_weights()
+        result = self.check_fails(IO_FAILURE, ["1 of its extents"], "verify", "--run", self.output, "--repair")
+        self.assertIn("not repaired", result.stdout)
+        self.assertIn("generation 6", result.stdout)
+        self.assertIn("--generation 4 ", self.follow(result, "checkpoint restore"))
+        result = self.check_fails(IO_FAILURE, ["1 of its extents"], "verify", "--run", self.output)
+        self.assertIn("the current generation is whole", result.stdout)
+        self.follow(result, "checkpoint delete")
+        self.check_ok("verify", "--run", self.output)
+        self.assertEqual(sorted(self.generations()), [4])
+        self.train(7)
 
 
 class ExportTest(RunSetup):

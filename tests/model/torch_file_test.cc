@@ -84,7 +84,8 @@ TEST(TorchFile, ReadsItsOwn) {
   const TorchFile file(folder / "a.pt");
   EXPECT_THAT(file.shape(), ElementsAre(3, 700'001));
   EXPECT_EQ(values_of(file), values);
-  for (const int64_t number : {int64_t{0}, int64_t{255}, int64_t{1} << 40}) {
+  for (const int64_t number : {int64_t{0}, int64_t{255}, int64_t{-1}, int64_t{1} << 31,
+                               int64_t{1} << 40, -(int64_t{1} << 31) - 1}) {
     write_torch_number(folder / "n.pt", number);
     EXPECT_EQ(TorchFile(folder / "n.pt").number(), number);
   }
