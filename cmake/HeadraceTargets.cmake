@@ -32,7 +32,7 @@ endfunction()
 
 # headrace_embed_texts(TARGET HEADER NAMESPACE FILES...): compiles the texts of these files into the target;
 # see EmbedText.cmake.
-function(headrace_embed target header namespace)
+function(headrace_embed_texts target header namespace)
   set(output "${CMAKE_CURRENT_BINARY_DIR}/embedded_${target}.cc")
   list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/" OUTPUT_VARIABLE inputs)
   list(JOIN inputs "," joined)
