@@ -75,9 +75,11 @@ void add_budgets(const PlanReport& report, std::string& text) {
                       "recommended", "used");
   const auto row = [&](const char* tier, Bytes given, Bytes minimum, const std::string& recommended,
                        Bytes used) {
-    text += fmt::format("  {:<16} {:>10} {:>10} {:>12} {:>10}\n", tier, format_bytes(given),
-                        format_bytes(minimum), recommended,
-                        report.plan ? format_bytes(used) : std::string());
+    std::string line = fmt::format("  {:<16} {:>10} {:>10} {:>12} {:>10}", tier,
+                                   format_bytes(given), format_bytes(minimum), recommended,
+                                   report.plan ? format_bytes(used) : std::string());
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
   };
   const engine::StepPlan none;
   const engine::StepPlan& plan = report.plan ? *report.plan : none;

@@ -29,9 +29,9 @@ class PlanSetup(CommandTest):
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return json.loads(result.stdout)
 
-    def large(self, *more):
-        return ["--hardware", "rtx-4090", "--hardware", "990-pro-2tb", "--host-memory", "128GiB",
-                "--seq-len", "4096", "--micro-batch", "1", *more]
+    def large(self, *more, host="128GiB", micro_batch=1):
+        return ["--hardware", "rtx-4090", "--hardware", "990-pro-2tb", "--host-memory", host,
+                "--seq-len", "4096", "--micro-batch", micro_batch, *more]
 
 
 class PlanTest(PlanSetup):
@@ -98,7 +98,7 @@ class PlanTest(PlanSetup):
         self.assertLess(two["step"]["seconds"], one["step"]["seconds"])
 
     def test_what_does_not_fit_names_the_minimum_and_what_changes_it(self):
-        arguments = self.large("--host-memory", "2GiB")
+        arguments = self.large(host="2GiB")
         report = self.plan_json(*arguments, code=DOES_NOT_FIT)
         self.assertFalse(report["fits"])
         self.assertGreater(report["minimum"]["host"], 2 * GIB)
@@ -112,11 +112,9 @@ class PlanTest(PlanSetup):
         )
         self.assertIn("does not fit", result.stdout)
         minimum = str(report["minimum"]["host"])
-        fits = self.plan_json(*self.large("--no-advice", "--host-memory", minimum))
-        self.assertTrue(fits["fits"])
-        self.plan_json(
-            *self.large("--host-memory", str(int(minimum) * 99 // 100)), code=DOES_NOT_FIT
-        )
+        self.assertTrue(self.plan_json(*self.large("--no-advice", host=minimum))["fits"])
+        below = str(int(minimum) * 99 // 100)
+        self.plan_json(*self.large(host=below), code=DOES_NOT_FIT)
 
     def test_a_drive_that_is_too_small_is_refused(self):
         self.check_fails(
@@ -134,9 +132,8 @@ class PlanTest(PlanSetup):
         for each in report["suggestions"]:
             if each["change"].startswith(("--host-memory", "--micro-batch")):
                 flag, value = each["change"].split()
-                arguments = [a for a in self.large()]
-                arguments[arguments.index(flag) + 1] = value
-                other = self.plan_json(*arguments, "--no-advice")
+                changed = {"host" if flag == "--host-memory" else "micro_batch": value}
+                other = self.plan_json(*self.large("--no-advice", **changed))
                 self.assertAlmostEqual(
                     each["step"]["seconds"] / other["step"]["seconds"], 1, delta=0.05, msg=each["change"]
                 )
@@ -157,10 +154,8 @@ class PlanTest(PlanSetup):
             [(row["host-memory"], row["micro-batch"]) for row in rows],
             [("96GiB", "1"), ("96GiB", "2"), ("256GiB", "1"), ("256GiB", "2")],
         )
-        arguments = [a for a in self.large("--no-advice")]
-        arguments[arguments.index("--host-memory") + 1] = "256GiB"
-        arguments[arguments.index("--micro-batch") + 1] = "2"
-        self.assertEqual(rows[3]["step"], self.plan_json(*arguments)["step"])
+        alone = self.plan_json(*self.large("--no-advice", host="256GiB", micro_batch=2))
+        self.assertEqual(rows[3]["step"], alone["step"])
 
     def test_json_goes_to_a_file_beside_the_text(self):
         path = self.folder / "plan.json"
@@ -228,11 +223,14 @@ class ExamplesTest(PlanSetup):
         )
         if os.environ.get("HEADRACE_UPDATE_DOCS") == "1":
             EXAMPLES.write_text(printed)
-        self.assertEqual(text, printed, "run this test with HEADRACE_UPDATE_DOCS=1")
+        else:
+            self.assertEqual(text, printed, "run this test with HEADRACE_UPDATE_DOCS=1")
 
 
 class PlanAndRunTest(PlanSetup):
     def test_a_run_is_what_was_planned(self):
+        """With this policy the bytes do not depend on measured rates; the plan is of the fourth
+        step."""
         model = self.init_model()
         config = self.write_config(
             bf16={"enabled": True}, headrace={"policy": "lru", "optimizer_overlap": "off",
@@ -245,7 +243,7 @@ class PlanAndRunTest(PlanSetup):
         report = json.loads(self.check_ok("plan", *common, "--json", "-", "--no-advice").stdout)
         output = self.folder / "output"
         result = self.check_ok("train", *common, "--data", self.write_text(), "--output", output,
-                               "--steps", "5")
+                               "--steps", "4")
         last = self.metrics(output)[-1]
         for name in ("nvme_read", "nvme_write", "host_to_device", "device_to_host"):
             self.assertEqual(report["step"][name], last["bytes"][name], name)
