@@ -6,9 +6,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -33,7 +35,7 @@ class Steps {
 
   void add(const Json& line) {
     last_ = line["step"].get<int64_t>();
-    skipped_ += line.value("skipped", false) ? 1 : 0;
+    skipped_ += line.contains("skipped") && line["skipped"] == true ? 1 : 0;
     without_time_ += line.contains("seconds") ? 0 : 1;
     for (const auto& [name, value] : line.items()) {
       if (value.is_object()) {
@@ -109,11 +111,6 @@ class Steps {
   int64_t without_time_ = 0;
 };
 
-struct Metrics {
-  std::vector<Json> steps;
-  Json evaluations = Json::array();
-};
-
 std::string problem_of(const Json& line, int64_t last_step) {
   if (!line.is_object()) {
     return "is not a JSON object";
@@ -128,20 +125,34 @@ std::string problem_of(const Json& line, int64_t last_step) {
   return "";
 }
 
-Metrics read_metrics(const std::string& path) {
+/// Calls `use` with every whole line. The last one has no line end while it is being written, and
+/// where the run was killed meanwhile.
+void for_each_line(const std::string& path, const std::function<void(const std::string&)>& use) {
   std::ifstream file(path);
-  if (!file) {
-    throw IoError("cannot open the metrics file", {.path = path, .error_number = errno});
+  std::string text;
+  while (std::getline(file, text) && !file.eof()) {
+    use(text);
   }
-  Metrics metrics;
+  if (file.bad() || !file.eof()) {
+    throw IoError("cannot read the metrics file", {.path = path, .error_number = errno});
+  }
+}
+
+/// Without reading them all into memory: there may be very many.
+int64_t count_steps(const std::string& path) {
+  int64_t count = 0;
+  for_each_line(path, [&](const std::string& text) {
+    count += text.find("\"validation_loss\"") == std::string::npos ? 1 : 0;
+  });
+  return count;
+}
+
+void read_metrics(const std::string& path, Steps& steps, Json& evaluations) {
   int64_t last_step = 0;
   int64_t number = 0;
-  for (std::string text; std::getline(file, text);) {
+  for_each_line(path, [&](const std::string& text) {
     ++number;
-    if (file.eof()) {
-      break;  // no line end: it is being written, or the run was killed while it was
-    }
-    Json line = Json::parse(text, nullptr, false);
+    const Json line = Json::parse(text, nullptr, false);
     const std::string problem = problem_of(line, last_step);
     if (!problem.empty()) {
       throw InputError(fmt::format(
@@ -150,16 +161,12 @@ Metrics read_metrics(const std::string& path) {
           path, number, problem));
     }
     if (line.contains("validation_loss")) {
-      metrics.evaluations.push_back({line["step"], line["validation_loss"]});
+      evaluations.push_back({line["step"], line["validation_loss"]});
     } else {
       last_step = line["step"].get<int64_t>();
-      metrics.steps.push_back(std::move(line));
+      steps.add(line);
     }
-  }
-  if (file.bad()) {
-    throw IoError("cannot read the metrics file", {.path = path, .error_number = errno});
-  }
-  return metrics;
+  });
 }
 
 std::optional<std::string> read_if_there(const std::string& path) {
@@ -176,13 +183,20 @@ Json read_description(const std::string& path) {
     return nullptr;
   }
   Json json = Json::parse(*text, nullptr, false);
-  if (!json.is_object() || !json.contains("format")) {
+  const auto has = [&](const char* name) { return json.is_object() && json.contains(name); };
+  if (!has("format")) {
     throw InputError(fmt::format(
         "{} is not a description of a run; remove it to see the report without it", path));
   }
   if (json["format"] != engine::kReportFormat) {
     throw InputError(fmt::format("{} has format {}, but this program reads format {}", path,
                                  json["format"].dump(), engine::kReportFormat));
+  }
+  for (const char* name : {"steps", "state", "model", "plan", "memory", "settings"}) {
+    if (!has(name)) {
+      throw InputError(
+          fmt::format("{} has no {}; remove it to see the report without it", path, name));
+    }
   }
   return json;
 }
@@ -202,17 +216,14 @@ Json read_report_data(const std::string& folder, int64_t most_points) {
         "train --output` was given",
         folder, engine::kMetricsFile));
   }
-  const Metrics metrics = read_metrics(metrics_path);
-  const auto count = static_cast<int64_t>(metrics.steps.size());
-  Steps steps(std::max<int64_t>((count + most_points - 1) / most_points, 1));
-  for (const Json& line : metrics.steps) {
-    steps.add(line);
-  }
+  Steps steps(std::max<int64_t>((count_steps(metrics_path) + most_points - 1) / most_points, 1));
+  Json evaluations = Json::array();
+  read_metrics(metrics_path, steps, evaluations);
   Json data;
   data["run"] = path.lexically_normal().string();
   data["report"] = read_description((path / engine::kReportFile).string());
   data["steps"] = steps.finish();
-  data["evaluations"] = metrics.evaluations;
+  data["evaluations"] = std::move(evaluations);
   const std::string timeline_path = (path / engine::kTimelineFile).string();
   const std::optional<std::string> timeline = read_if_there(timeline_path);
   data["timeline"] = timeline ? parse_timeline(*timeline, timeline_path) : Json(nullptr);

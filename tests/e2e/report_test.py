@@ -141,7 +141,8 @@ class ReportTest(ReportBase):
                 ("timeline.json", "{\"traceEvents\":[]}", "not the timeline of a step"),
                 ("timeline.json", '{"otherData":{"budgets":{}},"traceEvents":[]}', "no step"),
                 ("report.json", "{}", "not a description"),
-                ("report.json", '{"format": 99}', "format 99")]:
+                ("report.json", '{"format": 99}', "format 99"),
+                ("report.json", '{"format": 1}', "has no steps")]:
             with self.subTest(name=name, broken=broken):
                 folder = self.copy_run()
                 (folder / name).write_text(broken)

@@ -34,7 +34,7 @@ function formatNumber(value) {
   if (!isNumber(value)) return '–';
   const size = Math.abs(value);
   if (size === 0) return '0';
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace('e+', 'e');
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace('e+', 'e');
   return size >= 100 ? Math.round(value).toLocaleString('en-US') : String(+value.toPrecision(4));
 }
 const formatPercent = share => isNumber(share) ? (share * 100).toFixed(share < 0.0995 ? 1 : 0) + ' %' : '–';

@@ -16,7 +16,7 @@ function drawFrame(svg, width, x, y) {
                makeSvg('text', {x: inner.left - 8, y: at + 4, 'text-anchor': 'end'}, trimZeros(y.format(tick))));
   }
   svg.append(makeSvg('line', {class: 'axis', x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom}));
-  for (const tick of ticks(x.low, x.high, Math.max(2, Math.floor(width / 110)))) {
+  for (const tick of ticks(x.low, x.high, Math.max(3, Math.floor(width / 90)))) {
     if (!Number.isInteger(tick)) continue;
     const at = toX(tick);
     const anchor = at > inner.right - 14 ? 'end' : 'middle';
