@@ -479,7 +479,7 @@ TEST(MemoryPlan, MoreMemoryMeansLessRecomputation) {
   const MinimumBudgets minimum = minimum_budgets(config, DType::bf16, kShape, needs, request);
   std::set<int64_t> seen;
   for (int64_t i = 0; i <= 8; ++i) {
-    request.device_memory = minimum.device + kMiB * i;
+    request.device_memory = minimum.device + kMiB * (2 * i);
     const MemoryPlan made =
         make_memory_plan(config, DType::bf16, kShape, needs, WorkEstimate(), request);
     const RecomputeLevels& levels = made.layout.recompute;
