@@ -116,8 +116,20 @@ function(headrace_command_test module)
   endif()
   add_test(NAME ${test_NAME} COMMAND ${Python3_EXECUTABLE} -m unittest -v ${module}
            WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
+  # Without a GPU, whatever machine this is: the numbers and messages of the CPU are what is checked.
   set(environment "HEADRACE_COMMAND=$<TARGET_FILE:headrace>" PYTHONDONTWRITEBYTECODE=1
-                  ${test_ENVIRONMENT})
+                  HEADRACE_CUDA_LIBRARY= ${test_ENVIRONMENT})
   set_tests_properties(${test_NAME} PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS ${test_LABEL}
                        ENVIRONMENT "${environment}")
+endfunction()
+
+# headrace_gpu_tests(NAME FILTER): a ctest entry with the label gpu for the suites of the binary that
+# headrace_tests(NAME) made which need the real GPU; skipped, with the reason, where there is none.
+function(headrace_gpu_tests name filter)
+  add_test(NAME ${name}_gpu COMMAND ${name}_tests --gtest_filter=${filter}
+           WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set(environment HEADRACE_TEST_GPU=1
+                  "HEADRACE_CUDA_LIBRARY=${PROJECT_BINARY_DIR}/bin/libheadrace_cuda.so")
+  set_tests_properties(${name}_gpu PROPERTIES TIMEOUT 600 LABELS gpu
+                       ENVIRONMENT "${environment}" SKIP_REGULAR_EXPRESSION "SKIPPED:")
 endfunction()

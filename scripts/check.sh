@@ -31,7 +31,7 @@ sources() {
 }
 
 echo "== format"
-sources '*.h' '*.cc' '*.inl' | xargs "$clang_format" --dry-run -Werror
+sources '*.h' '*.cc' '*.inl' '*.cu' '*.cuh' | xargs "$clang_format" --dry-run -Werror
 
 echo "== repository rules"
 (cd tests/rules && PYTHONDONTWRITEBYTECODE=1 python3 -m unittest -q rules_test)

@@ -116,7 +116,7 @@ class CudaApi {
 /// Version of CudaApi and of launch.h: binary and library must agree.
 inline constexpr uint32_t kCudaApiVersion = 1;
 /// What libheadrace_cuda.so exports, extern "C": the API if `version` is its own, else null. The
-/// caller owns it, and destroys it before the library is closed.
+/// caller owns it; the library is not to be unloaded.
 using CudaEntry = CudaApi*(uint32_t version);
 inline constexpr const char* kCudaEntryName = "headrace_cuda_api";
 inline constexpr const char* kCudaLibrary = "libheadrace_cuda.so";

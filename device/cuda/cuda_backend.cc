@@ -27,12 +27,8 @@ std::string library_path() {
   return failed ? kCudaLibrary : (self.parent_path() / kCudaLibrary).string();
 }
 
-struct LibraryClose {
-  void operator()(void* library) const { dlclose(library); }
-};
-using Library = std::unique_ptr<void, LibraryClose>;
-
-/// The API, which keeps its library open; null, with the reason in `refusal`.
+/// Null, with the reason in `refusal`, where it cannot be had. Libraries stay loaded for the life
+/// of the process: CUDA's do not survive being unloaded.
 std::shared_ptr<CudaApi> open_api(std::string& refusal) {
   const std::string path = library_path();
   if (path.empty()) {
@@ -40,12 +36,12 @@ std::shared_ptr<CudaApi> open_api(std::string& refusal) {
     return nullptr;
   }
   // A short word instead of a long load where there is nothing to find.
-  if (const Library driver(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)); driver == nullptr) {
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE) == nullptr) {
     refusal = "this machine has no NVIDIA driver (libcuda.so.1)";
     return nullptr;
   }
-  const auto library = std::make_shared<Library>(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
-  if (*library == nullptr) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
     const char* const reason = dlerror();
     refusal = fmt::format(
         "the CUDA backend does not load ({}); it is built where nvcc is found and needs "
@@ -53,18 +49,14 @@ std::shared_ptr<CudaApi> open_api(std::string& refusal) {
         reason != nullptr ? reason : path);
     return nullptr;
   }
-  auto* const entry = reinterpret_cast<CudaEntry*>(dlsym(library->get(), kCudaEntryName));
-  CudaApi* const api = entry != nullptr ? entry(kCudaApiVersion) : nullptr;
+  auto* const entry = reinterpret_cast<CudaEntry*>(dlsym(library, kCudaEntryName));
+  std::shared_ptr<CudaApi> api(entry != nullptr ? entry(kCudaApiVersion) : nullptr);
   if (api == nullptr) {
     refusal = fmt::format(
         "{} belongs to another version of Headrace (interface {} is needed); build both together",
         path, kCudaApiVersion);
-    return nullptr;
   }
-  return {api, [library](CudaApi* owned) {
-            std::default_delete<CudaApi>()(owned);
-            library->reset();
-          }};
+  return api;
 }
 
 std::string describe(const GpuFacts& facts) {

@@ -26,7 +26,10 @@ void Gpu::log_failure(Status status, const char* call) const noexcept {
     return;
   }
   try {
-    log_warning("{} failed on {}: {}", call, describe(), api.describe(status));
+    // After an error of the device every call fails with it: one message is enough.
+    const std::string error = api.describe(status);
+    log_message_once(LogLevel::warning, "cuda " + error,
+                     fmt::format("{} failed on {}: {}", call, describe(), error));
   } catch (const std::exception&) {
     return;  // a message that cannot be formatted is lost
   }

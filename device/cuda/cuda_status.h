@@ -35,7 +35,7 @@ struct Gpu {
       fail(status, what());
     }
   }
-  /// The same without an exception, for destructors: a failure is logged.
+  /// The same without an exception, for destructors: a failure is logged, each error once.
   void log_failure(Status status, const char* call) const noexcept;
 
  private:

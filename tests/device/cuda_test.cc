@@ -165,6 +165,7 @@ TEST_F(CudaTest, EveryCallMayFail) {
           stream_->synchronize();
         },
         cuda::CudaError);
+    stream_.reset();  // what is still queued ends before its memory does
   }
 }
 
@@ -270,6 +271,53 @@ TEST_F(CudaTest, Tf32OnlyWhereAskedForAndOnlyForFp32) {
   EXPECT_FALSE(product(a.view(), false).allow_tf32);
   EXPECT_TRUE(product(a.view(), true).allow_tf32);
   EXPECT_FALSE(product(half.view(), true).allow_tf32);
+}
+
+/// One source, one order of operations: the CPU device's row kernels and the CUDA device's in one
+/// thread per block.
+TEST_F(CudaTest, RowKernelsHaveTheBitsOfTheCpu) {
+  start();
+  const auto cpu = make_cpu_device();
+  const auto cpu_stream = cpu->create_stream("cpu");
+  const auto run = [](Device& device, Stream& stream, DType dtype) {
+    constexpr int64_t kRows = 19;
+    constexpr int64_t kColumns = 204;
+    Random random(12, 0);
+    const auto made = [&](int64_t rows, int64_t columns, DType type) {
+      TestMatrix m(device, stream, type, rows, columns, columns + 3);
+      m.fill_normal(random);
+      return m;
+    };
+    TestMatrix x = made(kRows, kColumns, dtype);
+    TestMatrix dy = made(kRows, kColumns, dtype);
+    TestMatrix y = made(kRows, kColumns, dtype);
+    TestMatrix gate = made(kRows, kColumns, dtype);
+    TestMatrix weight = made(1, kColumns, dtype);
+    TestMatrix inv_rms = made(1, kRows, DType::f32);
+    TestMatrix angles = made(kRows, 34, DType::f32);
+    TestMatrix max = made(1, kRows, DType::f32);
+    TestMatrix sum = made(1, kRows, DType::f32);
+    TestMatrix target = made(1, kRows, DType::f32);
+    TestMatrix logits = made(kRows, kColumns, DType::f32);
+    const TestArray<int32_t> labels(device, stream, std::vector<int32_t>(kRows, 7));
+    const CrossEntropyState state{max.data<float>(), sum.data<float>(), target.data<float>()};
+    Kernels& kernels = device.kernels();
+    kernels.rms_norm_forward(stream, x.view(), weight.data(), 1e-5F, y.view(),
+                             inv_rms.data<float>());
+    kernels.rope(stream, dy.view(), 6, 34, kRows, angles.data<float>(), false);
+    kernels.swiglu_backward(stream, dy.view(), gate.view(), x.view(), gate.view(), x.view());
+    kernels.cross_entropy_start(stream, state, kRows);
+    kernels.cross_entropy_tile(stream, logits.view(), 0, labels.data(), state);
+    kernels.cross_entropy_gradient(stream, logits.view(), 0, labels.data(), state, 0.5F, y.view());
+    std::vector<std::vector<std::byte>> bits;
+    for (TestMatrix* m : {&x, &dy, &y, &gate, &inv_rms, &max, &sum, &target}) {
+      bits.push_back(m->download().bits());
+    }
+    return bits;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    EXPECT_EQ(run(*device_, *stream_, dtype), run(*cpu, *cpu_stream, dtype)) << to_string(dtype);
+  }
 }
 
 /// Products for which cuBLASLt has nothing.

@@ -184,8 +184,10 @@ TEST_P(MatmulTest, SameBitsForAnyThreadCountAddressAndStride) {
     for (const int threads : {1, 2, 3, 7}) {
       Random random(6, 0);
       Product p{150, 333, 900, false, true, true, dtypes.operand, dtypes.result};
-      p.padding = threads == 1 ? 0 : threads;
-      p.shift = threads == 1 ? 0 : threads;
+      const int64_t unit =
+          std::max<int64_t>(1, GetParam().product_alignment / size_of(dtypes.operand).count());
+      p.padding = threads == 1 ? 0 : threads * unit;
+      p.shift = threads == 1 ? 0 : threads * unit;
       TestMatrix a = operand(p, false, p.m, p.k);
       TestMatrix b = operand(p, true, p.k, p.n);
       TestMatrix c = matrix(p.c_dtype, p.m, p.n, p.padding, p.shift);

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "device/cpu/row_kernels_block.h"
+#include "device/cuda/kernels/elementwise_grid.inl.h"
 
 namespace headrace::device::testing {
 
@@ -24,6 +26,14 @@ class FakeBlock : public cpu::SerialBlock<FakeTarget> {
   }
   void sync() const {}
   bool is_first_thread() const { return true; }
+  cuda::Words load(const void* source) const {
+    cuda::Words words;
+    std::memcpy(&words, source, sizeof(words));
+    return words;
+  }
+  void store(const cuda::Words& words, void* target) const {
+    std::memcpy(target, &words, sizeof(words));
+  }
   template <class F>
   int64_t first_index(int64_t begin, int64_t end, const F& f) const {
     int64_t i = begin;

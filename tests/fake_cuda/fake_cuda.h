@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -9,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/completion.h"
-#include "base/serial_worker.h"
 #include "device/cuda/cuda_api.h"
 
 namespace headrace::device::testing {

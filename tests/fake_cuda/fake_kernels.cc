@@ -5,6 +5,8 @@
 #include "device/cuda/kernels/dispatch.inl.h"
 #include "tests/fake_cuda/fake_block.h"
 #include "tests/fake_cuda/fake_cuda.h"
+// Last: nothing is fused from here on, as nvcc is told too.
+#include "base/exact_float.h"
 
 namespace headrace::device::testing {
 

@@ -53,6 +53,15 @@ class CudaBlock {
   __device__ __forceinline__ void sync() const { __syncthreads(); }
   __device__ __forceinline__ bool is_first_thread() const { return threadIdx.x == 0; }
 
+  __device__ __forceinline__ Words load(const void* source) const {
+    const uint4 words = *static_cast<const uint4*>(source);
+    return {words.x, words.y, words.z, words.w};
+  }
+  __device__ __forceinline__ void store(const Words& words, void* target) const {
+    // The compiler takes an assignment apart again.
+    __stwb(static_cast<uint4*>(target), make_uint4(words.x, words.y, words.z, words.w));
+  }
+
   /// Looks at as many indices at a time as there are threads.
   template <class F>
   __device__ __forceinline__ int64_t first_index(int64_t begin, int64_t end, const F& f) const {

@@ -1,7 +1,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include <cstring>
+#include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -127,9 +128,7 @@ class RuntimeApi final : public CudaApi {
   Status host_register(void* pointer, size_t size) override {
     return status_of(cudaHostRegister(pointer, size, cudaHostRegisterPortable));
   }
-  Status host_unregister(void* pointer) override {
-    return status_of(cudaHostUnregister(pointer));
-  }
+  Status host_unregister(void* pointer) override { return status_of(cudaHostUnregister(pointer)); }
 
   Status stream_create(StreamHandle* stream) override {
     return status_of(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
@@ -190,9 +189,7 @@ class RuntimeApi final : public CudaApi {
 Status RuntimeApi::device_facts(int device, GpuFacts* facts) {
   cudaDeviceProp properties{};
   cudaError_t status = cudaGetDeviceProperties(&properties, device);
-  const auto then = [&](const auto& call) {
-    status = status == cudaSuccess ? call() : status;
-  };
+  const auto then = [&](const auto& call) { status = status == cudaSuccess ? call() : status; };
   int shared_bytes = 0;
   *facts = {};
   then([&] {
@@ -207,7 +204,7 @@ Status RuntimeApi::device_facts(int device, GpuFacts* facts) {
   });
   then([&] { return cudaDriverGetVersion(&facts->driver_version); });
   then([&] { return cudaRuntimeGetVersion(&facts->runtime_version); });
-  std::strncpy(facts->name, properties.name, sizeof(facts->name) - 1);
+  std::copy_n(properties.name, sizeof(facts->name) - 1, facts->name);
   facts->major = properties.major;
   facts->minor = properties.minor;
   facts->processors = properties.multiProcessorCount;
@@ -259,7 +256,7 @@ Status RuntimeApi::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
     return {Status::Library::cublas_lt, kLtNoneFound};
   }
-  std::memcpy(algorithm, &found.algo, sizeof(*algorithm));
+  *algorithm = std::bit_cast<LtAlgorithm>(found.algo);
   return status_of(CUBLAS_STATUS_SUCCESS);
 }
 
@@ -274,8 +271,7 @@ Status RuntimeApi::lt_multiply(const LtProduct& product, const LtAlgorithm& algo
   if (description.status() != CUBLAS_STATUS_SUCCESS) {
     return status_of(description.status());
   }
-  cublasLtMatmulAlgo_t chosen{};
-  std::memcpy(&chosen, &algorithm, sizeof(chosen));
+  const auto chosen = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
   return status_of(cublasLtMatmul(lt, description.operation(), &alpha, a, description.a(), b,
                                   description.b(), &beta, c, description.c(), c, description.c(),
                                   &chosen, workspace, product.workspace, stream));

@@ -4,8 +4,9 @@
 namespace headrace::device::cuda {
 
 bool launch_elementwise(const Launch& launch, const void* arguments, cudaStream_t stream,
-               cudaError_t& result) {
-  return dispatch_elementwise(launch, LaunchKernel<kMostThreads>{launch, arguments, stream, result});
+                        cudaError_t& result) {
+  return dispatch_elementwise(launch,
+                              LaunchKernel<kMostThreads>{launch, arguments, stream, result});
 }
 
 }  // namespace headrace::device::cuda

@@ -4,7 +4,7 @@
 namespace headrace::device::cuda {
 
 bool launch_rows(const Launch& launch, const void* arguments, cudaStream_t stream,
-               cudaError_t& result) {
+                 cudaError_t& result) {
   return dispatch_rows(launch, LaunchKernel<kMostThreads>{launch, arguments, stream, result});
 }
 

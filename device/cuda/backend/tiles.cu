@@ -4,7 +4,7 @@
 namespace headrace::device::cuda {
 
 bool launch_tiles(const Launch& launch, const void* arguments, cudaStream_t stream,
-               cudaError_t& result) {
+                  cudaError_t& result) {
   return dispatch_tiles(launch, LaunchKernel<256>{launch, arguments, stream, result});
 }
 

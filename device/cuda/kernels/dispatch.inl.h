@@ -29,21 +29,21 @@ struct CastFrom {
   template <class Target>
   using To = Cast<Source, Target>;
 };
-template <class Source>
-struct MatmulOf {
-  template <class Target>
-  using To = Matmul<Source, Target>;
-};
+/// Products end in the type of their operands or in fp32.
+template <class T>
+using MatmulToSame = Matmul<T, T>;
+template <class T>
+using MatmulToF32 = Matmul<T, float>;
 
-template <template <class> class Pair, class Run>
-bool dispatch_pair(const Launch& launch, const Run& run) {
+template <class Run>
+bool dispatch_cast(const Launch& launch, const Run& run) {
   switch (launch.dtype) {
     case DType::f32:
-      return dispatch_type<Pair<float>::template To>(launch.target_dtype, run);
+      return dispatch_type<CastFrom<float>::To>(launch.target_dtype, run);
     case DType::bf16:
-      return dispatch_type<Pair<Bf16>::template To>(launch.target_dtype, run);
+      return dispatch_type<CastFrom<Bf16>::To>(launch.target_dtype, run);
     case DType::f16:
-      return dispatch_type<Pair<F16>::template To>(launch.target_dtype, run);
+      return dispatch_type<CastFrom<F16>::To>(launch.target_dtype, run);
     default:
       return false;
   }
@@ -57,7 +57,7 @@ bool dispatch_elementwise(const Launch& launch, const Run& run) {
     case KernelId::add_rows:
       return dispatch_type<AddRows>(launch.dtype, run);
     case KernelId::cast:
-      return dispatch_pair<CastFrom>(launch, run);
+      return dispatch_cast(launch, run);
     case KernelId::accumulate:
       return dispatch_type<Accumulate>(launch.dtype, run);
     case KernelId::swiglu_forward:
@@ -103,7 +103,8 @@ template <class Run>
 bool dispatch_tiles(const Launch& launch, const Run& run) {
   switch (launch.kernel) {
     case KernelId::matmul:
-      return dispatch_pair<MatmulOf>(launch, run);
+      return launch.target_dtype == DType::f32 ? dispatch_type<MatmulToF32>(launch.dtype, run)
+                                               : dispatch_type<MatmulToSame>(launch.dtype, run);
     case KernelId::attention_forward:
       return dispatch_type<AttentionForward>(launch.dtype, run);
     case KernelId::attention_delta:

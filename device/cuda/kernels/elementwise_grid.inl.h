@@ -1,5 +1,8 @@
 #pragma once
 
+#include <bit>
+#include <cstdint>
+
 #include "device/cuda/launch.h"
 #include "device/kernels/elementwise.inl.h"
 #include "device/kernels/embedding.inl.h"
@@ -10,7 +13,8 @@
 ///   shared<V>()           the block's shared memory,
 ///   sync()                what any thread of the block wrote before is seen by all after it,
 ///   is_first_thread()     true for one thread of the block,
-///   first_index(begin, end, f)  the smallest i in [begin, end) with f(i), else end.
+///   first_index(begin, end, f)  the smallest i in [begin, end) with f(i), else end,
+///   load(p), store(words, p)    16 bytes at a multiple of 16, in one instruction.
 /// for_each gives the same thread the same index in every loop of a kernel. nvcc compiles them for
 /// the GPU, g++ for the fake of the tests.
 namespace headrace::device::cuda {
@@ -33,13 +37,17 @@ template <class T>
 struct alignas(16) Unit {
   T values[16 / sizeof(T)];
 };
+/// A unit as it is moved.
+struct alignas(16) Words {
+  uint32_t x, y, z, w;
+};
 
-template <class T>
-HR_KERNEL void load_pack(const T* source, T (&pack)[kPack]) {
+template <class Block, class T>
+HR_KERNEL void load_pack(const Block& block, const T* source, T (&pack)[kPack]) {
   constexpr int kPerUnit = 16 / sizeof(T);
 #pragma unroll
   for (int u = 0; u < kPack / kPerUnit; ++u) {
-    const Unit<T> unit = reinterpret_cast<const Unit<T>*>(source)[u];
+    const auto unit = std::bit_cast<Unit<T>>(block.load(source + u * kPerUnit));
 #pragma unroll
     for (int i = 0; i < kPerUnit; ++i) {
       pack[u * kPerUnit + i] = unit.values[i];
@@ -47,8 +55,8 @@ HR_KERNEL void load_pack(const T* source, T (&pack)[kPack]) {
   }
 }
 
-template <class T>
-HR_KERNEL void store_pack(const T (&pack)[kPack], T* target) {
+template <class Block, class T>
+HR_KERNEL void store_pack(const Block& block, const T (&pack)[kPack], T* target) {
   constexpr int kPerUnit = 16 / sizeof(T);
 #pragma unroll
   for (int u = 0; u < kPack / kPerUnit; ++u) {
@@ -57,7 +65,7 @@ HR_KERNEL void store_pack(const T (&pack)[kPack], T* target) {
     for (int i = 0; i < kPerUnit; ++i) {
       unit.values[i] = pack[u * kPerUnit + i];
     }
-    reinterpret_cast<Unit<T>*>(target)[u] = unit;
+    block.store(std::bit_cast<Words>(unit), target + u * kPerUnit);
   }
 }
 
@@ -88,14 +96,14 @@ HR_KERNEL void run_elementwise(const Block& block, const ElementwiseArguments& a
       const In* in_registers[3] = {in_packs[0], in_packs[1], in_packs[2]};
       Out* out_registers[2] = {out_packs[0], out_packs[1]};
       for (int i = 0; i < Op::kInputs; ++i) {
-        load_pack(in[i] + index * kPack, in_packs[i]);
+        load_pack(block, in[i] + index * kPack, in_packs[i]);
       }
       for (int i = 0; i < (Op::kReadsOut ? Op::kOutputs : 0); ++i) {
-        load_pack(static_cast<const Out*>(out[i]) + index * kPack, out_packs[i]);
+        load_pack(block, static_cast<const Out*>(out[i]) + index * kPack, out_packs[i]);
       }
       Op::apply(PackBlock<kPack>(), in_registers, out_registers, kPack);
       for (int i = 0; i < Op::kOutputs; ++i) {
-        store_pack(out_packs[i], out[i] + index * kPack);
+        store_pack(block, out_packs[i], out[i] + index * kPack);
       }
     });
     done = count / kPack * kPack;
