@@ -86,8 +86,12 @@ std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& 
     const int drives = std::max(1, hardware.drives > 0 ? hardware.drives : paths);
     PlanQuestion more = question;
     scheduler::Rates& rates = more.options.memory.rates;
-    rates.nvme_read *= static_cast<double>(drives + 1) / drives;
-    rates.nvme_write *= static_cast<double>(drives + 1) / drives;
+    const auto grow = [&](double& rate, double limit) {
+      const double grown = rate * (drives + 1) / drives;
+      rate = limit > 0 ? std::min(grown, limit) : grown;
+    };
+    grow(rates.nvme_read, question.options.io.limits.read_bytes_per_second);
+    grow(rates.nvme_write, question.options.io.limits.write_bytes_per_second);
     trials.push_back({drives == 1 ? std::string("a second drive like the first")
                                   : fmt::format("{} drives instead of {}", drives + 1, drives),
                       more});
@@ -204,7 +208,7 @@ std::vector<Remedy> find_remedies(const PlanQuestion& question) {
   }
   if (memory.has_nvme && memory.offload_param != Tier::nvme) {
     add("zero_optimization.offload_param.device: nvme").options.memory.offload_param = Tier::nvme;
-    PlanQuestion& both = add("both of them on nvme");
+    PlanQuestion& both = add("offload_param.device and offload_optimizer.device: nvme");
     both.options.memory.offload_param = both.options.memory.offload_optimizer = Tier::nvme;
   }
   if (memory.device_memory && !memory.host_activations && !memory.nvme_activations) {

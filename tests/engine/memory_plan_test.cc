@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/recompute_choice.h"
 #include "model/presets.h"
+#include "model/shapes.h"
 
 namespace headrace::engine {
 namespace {
@@ -321,6 +322,28 @@ TEST(MemoryPlan, SubGroupSizeIsHonored) {
       EXPECT_LE(shard.count.count(), 100'000);
     }
   }
+}
+
+/// At the smallest budgets shards are as small as they get; a plan of millions would take long.
+TEST(MemoryPlan, LargeModelsHaveABoundedNumberOfShards) {
+  const model::ModelConfig config = model::shape_config("dense-40b");
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.nvme_budget = kGiB * 2000;
+  request.micro_batches = 1;  // one order only, so that none has to be compiled
+  request.optimizer_overlap = false;
+  const MinimumBudgets minimum = minimum_budgets(config, DType::bf16, kShape, kNeeds, request);
+  request.device_memory = minimum.device;
+  request.host_memory = minimum.host;
+  const auto shards = [&] {
+    size_t count = 0;
+    for (const ModuleObjects& module : plan(config, DType::bf16, request).layout.modules) {
+      count += module.shards.size();
+    }
+    return count;
+  };
+  EXPECT_LE(shards(), 16384U + 55U) << "one more in each of the modules";
+  request.sub_group_size = Elements(2'000'000);
+  EXPECT_GT(shards(), 39'796'416'512U / 2'000'000U) << "what is asked for is done";
 }
 
 TEST(MemoryPlan, NvmeWithoutAPathNamesTheSettings) {

@@ -121,7 +121,7 @@ TEST(Remedies, SayWhatFits) {
     PlanQuestion changed = question;
     if (each.change == "zero_optimization.offload_optimizer.device: nvme") {
       changed.options.memory.offload_optimizer = Tier::nvme;
-    } else if (each.change == "both of them on nvme") {
+    } else if (each.change == "offload_param.device and offload_optimizer.device: nvme") {
       changed.options.memory.offload_param = changed.options.memory.offload_optimizer = Tier::nvme;
     } else {
       continue;
