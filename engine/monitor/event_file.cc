@@ -131,7 +131,7 @@ TensorBoardSink::TensorBoardSink(const std::string& folder, const std::string& r
     throw IoError("cannot make the folder of tensorboard.output_path and job_name",
                   {.path = folder, .error_number = error.value()});
   }
-  const std::string ending = ".headrace." + (run.empty() ? "unnamed" : run);
+  const std::string ending = "." + (run.empty() ? "headrace" : run);
   if (keep && !run.empty()) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
