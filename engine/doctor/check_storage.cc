@@ -83,9 +83,10 @@ Finding polling(const aio::UringFacts& facts) {
 Finding storage(const aio::DriveFacts& facts, size_t nodes) {
   const aio::StorageIdentity& drive = facts.identity;
   Finding finding{"", "drive"};
-  const std::string name = drive.vendor.empty() || drive.model.starts_with(drive.vendor)
-                               ? drive.model
-                               : drive.vendor + " " + drive.model;
+  std::string name = drive.model;
+  if (!drive.vendor.empty() && !name.starts_with(drive.vendor)) {
+    name = drive.vendor + (name.empty() ? "" : " " + name);
+  }
   finding.fact = drive.device.empty()
                      ? "no block device stands behind the folder"
                      : fmt::format("{}{}", drive.device, name.empty() ? "" : ", " + name);

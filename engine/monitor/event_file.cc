@@ -131,7 +131,7 @@ TensorBoardSink::TensorBoardSink(const std::string& folder, const std::string& r
     throw IoError("cannot make the folder of tensorboard.output_path and job_name",
                   {.path = folder, .error_number = error.value()});
   }
-  const std::string ending = ".headrace." + (run.empty() ? "unnamed" : run);
+  const std::string ending = "." + (run.empty() ? "headrace" : run);
   if (keep && !run.empty()) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
@@ -140,8 +140,11 @@ TensorBoardSink::TensorBoardSink(const std::string& folder, const std::string& r
       }
     }
   }
-  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}{}", folder,
-                      static_cast<int64_t>(now_seconds()), host_name(), ::getpid(), ending);
+  const auto second = static_cast<int64_t>(now_seconds());
+  for (int number = 0; path_.empty() || fs::exists(path_); ++number) {
+    path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}{}", folder, second, host_name(),
+                        ::getpid(), number, ending);
+  }
   file_.open(path_, std::ios::binary | std::ios::trunc);
   tensorboard::Event version;
   version.set_file_version(kFileVersion);

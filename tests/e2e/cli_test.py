@@ -122,7 +122,8 @@ class TrainTest(TrainSetup):
         steps = [i for i, line in enumerate(lines) if line.startswith("step ")]
         self.assertEqual([int(lines[i].split()[1]) for i in steps], [1, 2, 4, 5])
         for i in steps:
-            self.assertIn("waiting for: nvme read", lines[i + 1])
+            self.assertIn("time (ms)", lines[i + 1])
+            self.assertIn("waiting for: nvme read", lines[i + 2])
 
     def test_ctrl_c_finishes_the_step_and_saves(self):
         process = subprocess.Popen(

@@ -82,7 +82,7 @@ TEST(EventFile, HoldsWhatWasWritten) {
   const test::TemporaryFolder folder;
   {
     TensorBoardSink sink(folder / "a/b", "", {}, 0);
-    sink.write({{"loss", 1.5, 0}, {"lr", 0.25, 8}, {"norm", 3, 8}});
+    sink.write({{"loss", 1.5, 0}, {"lr", 0, 8}, {"norm", 3, 8}});
     sink.write({{"loss", std::numeric_limits<double>::quiet_NaN(), 8}});
   }
   const auto files = event_files(folder / "a/b");
@@ -93,6 +93,7 @@ TEST(EventFile, HoldsWhatWasWritten) {
   EXPECT_GT(events[0].wall_time(), 1.6e9);
   EXPECT_EQ(events[2].step(), 8);
   EXPECT_EQ(events[2].summary().value_size(), 2) << "points of one place share an event";
+  EXPECT_TRUE(events[2].summary().value(0).has_simple_value()) << "0 is a value";
   EXPECT_TRUE(std::isnan(events[3].summary().value(0).simple_value()));
 }
 
