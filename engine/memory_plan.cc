@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/recompute_choice.h"
+#include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
 
@@ -212,21 +213,6 @@ struct Parts {
   int64_t tile_rows = 0;  ///< as LayoutOptions::tile_rows
 };
 
-/// Sizes of vocabulary tiles, largest first: one tile, then as even ones as can be, of whole units.
-std::vector<int64_t> tile_choices(const PlanInput& input) {
-  const int64_t unit = vocab_tile_unit(input.config, input.needs.logits_tile);
-  const int64_t units = (input.config.vocab_size + unit - 1) / unit;
-  std::vector<int64_t> choices = {0};
-  int64_t last = units;
-  for (int64_t tiles = 2; tiles <= units; ++tiles) {
-    const int64_t size = (units + tiles - 1) / tiles;
-    if (std::exchange(last, size) != size) {
-      choices.push_back(size * unit);
-    }
-  }
-  return choices;
-}
-
 /// Layout and traces for one cut, order and choice of what is computed again, with the smallest
 /// device budget.
 MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
@@ -354,7 +340,7 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
 /// With the smallest shards in the leanest order: of the smallest vocabulary tiles and one, what
 /// needs less of the device, and then of the host where it gets no more of the device than that.
 MemoryPlan smallest_plan(const PlanInput& input) {
-  const std::vector<int64_t> choices = tile_choices(input);
+  const std::vector<int64_t> choices = vocab_tile_choices(input.config, input.needs.logits_tile);
   const auto plan_with = [&](int64_t tile_rows) {
     MemoryPlan plan = lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
                               leanest_order(input.request), requested_levels(input));
@@ -419,7 +405,7 @@ std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order
 /// vocabulary has to be cut, also one with tiles of half that size, which leave room to fetch the
 /// next tile. Where some fit, so do all that are smaller.
 std::vector<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
-  const std::vector<int64_t> choices = tile_choices(input);
+  const std::vector<int64_t> choices = vocab_tile_choices(input.config, input.needs.logits_tile);
   const auto fit = [&](size_t choice) {
     return fit_with_tiles(input, order, host_arena, choices[choice]);
   };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
 
@@ -24,15 +25,10 @@ class TraceBuilder {
     result_.update_mode = mode;
   }
 
-  void embed_forward(int64_t tile, int64_t micro_batch) {
-    const size_t module = layout_.embed(tile);
-    add(Lane::compute, name_of(module) + ".forward", work_.embed * share_of(module),
-        {compute(weights(module), Access::read),
-         compute(activation(0, micro_batch), tile == 0 ? Access::write : Access::update)},
-        {.kind = StepKind::embed_forward,
-         .module = module,
-         .tile = tile,
-         .micro_batch = micro_batch});
+  /// Of a vocabulary tile.
+  void add(ComputeOperation operation) {
+    add(Lane::compute, std::move(operation.name), operation.seconds, std::move(operation.uses),
+        operation.step);
   }
 
   /// `for_backward`: the input is needed again, with what the recompute level saves.
@@ -54,53 +50,11 @@ class TraceBuilder {
   }
 
   void head_evaluate() {
-    if (is_tiled()) {
-      for (int64_t tile = 0; tile < layout_.vocab_tiles; ++tile) {
-        head_fold(tile, 0, tile == layout_.vocab_tiles - 1);
-      }
-      return;
-    }
     add(Lane::compute, "head.evaluate", work_.head,
         {compute(weights(layout_.norm()), Access::read),
          compute(weights(layout_.head()), Access::read),
          compute(activation(layout_.layers(), 0), Access::read, true)},
         {.kind = StepKind::head_evaluate, .module = layout_.head()});
-  }
-
-  /// `last_use`: neither the softmax nor the input is needed again.
-  void head_fold(int64_t tile, int64_t micro_batch, bool last_use) {
-    const size_t module = layout_.head(tile);
-    add(Lane::compute, head_name(tile) + ".fold", work_.head / 4 * share_of(module),
-        {compute(weights(layout_.norm()), Access::read), compute(weights(module), Access::read),
-         compute(activation(layout_.layers(), micro_batch), Access::read, last_use),
-         compute(softmax(micro_batch), tile == 0 ? Access::write : Access::update, last_use)},
-        {.kind = StepKind::head_fold, .module = module, .tile = tile, .micro_batch = micro_batch});
-  }
-
-  void head_gradients(int64_t tile, int64_t micro_batch) {
-    const size_t module = layout_.head(tile);
-    const bool is_first = tile == layout_.vocab_tiles - 1;
-    add(Lane::compute, head_name(tile) + ".gradients", work_.head * 3 / 4 * share_of(module),
-        {compute(weights(layout_.norm()), Access::read), compute(weights(module), Access::read),
-         compute(activation(layout_.layers(), micro_batch), Access::read),
-         compute(softmax(micro_batch), Access::read, tile == 0),
-         compute(normed_gradient(micro_batch), is_first ? Access::write : Access::update),
-         compute(gradient(module, micro_batch), Access::write)},
-        {.kind = StepKind::head_gradients,
-         .module = module,
-         .tile = tile,
-         .micro_batch = micro_batch});
-  }
-
-  void head_finish(int64_t micro_batch) {
-    const size_t norm = layout_.norm();
-    add(Lane::compute, "head.finish", work_.embed,
-        {compute(weights(norm), Access::read),
-         compute(activation(layout_.layers(), micro_batch), Access::read, true),
-         compute(normed_gradient(micro_batch), Access::read, true),
-         compute(activation_gradient(micro_batch), Access::write),
-         compute(gradient(norm, micro_batch), Access::write)},
-        {.kind = StepKind::head_finish, .module = norm, .micro_batch = micro_batch});
   }
 
   void head_train(int64_t micro_batch) {
@@ -130,18 +84,6 @@ class TraceBuilder {
          .layer = layer,
          .micro_batch = micro_batch,
          .recompute = level_of(layer)});
-  }
-
-  /// The tiles come in reverse order.
-  void embed_backward(int64_t tile, int64_t micro_batch) {
-    const size_t module = layout_.embed(tile);
-    add(Lane::compute, name_of(module) + ".backward", work_.embed * share_of(module),
-        {compute(activation_gradient(micro_batch), Access::read, tile == 0),
-         compute(gradient(module, micro_batch), Access::write)},
-        {.kind = StepKind::embed_backward,
-         .module = module,
-         .tile = tile,
-         .micro_batch = micro_batch});
   }
 
   /// Takes a module's fresh gradient: into its accumulators, which are created at its first one,
@@ -218,7 +160,6 @@ class TraceBuilder {
   }
 
   UpdateMode mode() const { return result_.update_mode; }
-  bool is_tiled() const { return layout_.vocab_tiles > 1; }
 
   void load(size_t module) {
     const auto& shards = layout_.modules[module].shards;
@@ -345,17 +286,6 @@ class TraceBuilder {
   ObjectId activation_gradient(int64_t micro_batch) const {
     return layout_.activation_gradients[set_of(micro_batch)];
   }
-  ObjectId softmax(int64_t micro_batch) const { return layout_.softmax[set_of(micro_batch)]; }
-  ObjectId normed_gradient(int64_t micro_batch) const {
-    return layout_.normed_gradients[set_of(micro_batch)];
-  }
-  /// Share of the vocabulary that a tile of embedding or head holds.
-  double share_of(size_t module) const {
-    const model::ModuleSpec& spec = layout_.modules[module].spec;
-    return static_cast<double>(model::vocabulary_range(spec).count) /
-           static_cast<double>(spec.parameters.front().shape.front());
-  }
-  std::string head_name(int64_t tile) const { return "head." + std::to_string(tile); }
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {
     return static_cast<double>(count.count()) * bytes_per_element / work_.cpu_bytes_per_second;
@@ -394,8 +324,9 @@ namespace {
 /// The passes of a step; each is run for a range of micro-batches.
 class Passes {
  public:
-  Passes(TraceBuilder& builder, const ModelLayout& layout, int64_t micro_batches)
-      : builder_(builder), layout_(layout), last_(micro_batches - 1) {}
+  Passes(TraceBuilder& builder, const ModelLayout& layout, const WorkEstimate& work,
+         int64_t micro_batches)
+      : builder_(builder), layout_(layout), vocabulary_(layout, work), last_(micro_batches - 1) {}
 
   void run(int64_t first, int64_t end) {
     const auto each = [&](const auto& pass) {
@@ -404,12 +335,12 @@ class Passes {
       }
     };
     for (int64_t tile = 0; tile < layout_.vocab_tiles; ++tile) {
-      each([&](int64_t m) { builder_.embed_forward(tile, m); });
+      each([&](int64_t m) { builder_.add(vocabulary_.embed_forward(tile, m)); });
     }
     for (int64_t i = 0; i < layout_.layers(); ++i) {
       each([&](int64_t m) { builder_.block_forward(i, m, true); });
     }
-    if (builder_.is_tiled()) {
+    if (layout_.vocab_tiles > 1) {
       tiled_head(each);
     } else {
       each([&](int64_t m) {
@@ -429,7 +360,7 @@ class Passes {
     }
     for (int64_t tile = layout_.vocab_tiles - 1; tile >= 0; --tile) {
       each([&](int64_t m) {
-        builder_.embed_backward(tile, m);
+        builder_.add(vocabulary_.embed_backward(tile, m));
         builder_.accumulate(layout_.embed(tile), m, m == last_, true);
         update(layout_.embed(tile), m);
       });
@@ -443,17 +374,17 @@ class Passes {
   void tiled_head(const Each& each) {
     const int64_t last_tile = layout_.vocab_tiles - 1;
     for (int64_t tile = 0; tile <= last_tile; ++tile) {
-      each([&](int64_t m) { builder_.head_fold(tile, m, false); });
+      each([&](int64_t m) { builder_.add(vocabulary_.head_fold(tile, m, false)); });
     }
     for (int64_t tile = last_tile; tile >= 0; --tile) {
       each([&](int64_t m) {
-        builder_.head_gradients(tile, m);
+        builder_.add(vocabulary_.head_gradients(tile, m));
         take_head_gradient(tile, m);
         update_head(tile, m);
       });
     }
     each([&](int64_t m) {
-      builder_.head_finish(m);
+      builder_.add(vocabulary_.head_finish(m));
       take_norm_gradient(m);
       update(layout_.norm(), m);
     });
@@ -479,6 +410,7 @@ class Passes {
 
   TraceBuilder& builder_;
   const ModelLayout& layout_;
+  VocabularyOperations vocabulary_;
   int64_t last_;
 };
 
@@ -491,7 +423,7 @@ StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches, 
            static_cast<int>(layout.update_mode));
   TraceBuilder builder(layout, work,
                        mode == UpdateMode::speculative ? "train.speculative" : "train", mode);
-  Passes passes(builder, layout, micro_batches);
+  Passes passes(builder, layout, work, micro_batches);
   if (layout.order == AccumulationOrder::layer_major) {
     passes.run(0, micro_batches);
   } else {
@@ -518,13 +450,19 @@ StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work) {
 
 StepTrace make_evaluation_trace(const ModelLayout& layout, const WorkEstimate& work) {
   TraceBuilder builder(layout, work, "evaluate");
+  const VocabularyOperations vocabulary(layout, work);
   for (int64_t tile = 0; tile < layout.vocab_tiles; ++tile) {
-    builder.embed_forward(tile, 0);
+    builder.add(vocabulary.embed_forward(tile, 0));
   }
   for (int64_t i = 0; i < layout.layers(); ++i) {
     builder.block_forward(i, 0, false);
   }
-  builder.head_evaluate();
+  for (int64_t tile = 0; layout.vocab_tiles > 1 && tile < layout.vocab_tiles; ++tile) {
+    builder.add(vocabulary.head_fold(tile, 0, tile + 1 == layout.vocab_tiles));
+  }
+  if (layout.vocab_tiles == 1) {
+    builder.head_evaluate();
+  }
   return builder.take();
 }
 

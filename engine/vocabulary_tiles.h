@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/model_layout.h"
+#include "engine/step_trace.h"
+#include "scheduler/trace.h"
+
+namespace headrace::engine {
+
+/// Sizes of vocabulary tiles to choose from, as LayoutOptions::tile_rows, largest first: one tile,
+/// then as even ones as can be, of whole units.
+std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_t logits_tile);
+
+/// One operation of the compute lane.
+struct ComputeOperation {
+  std::string name;
+  double seconds = 0;
+  std::vector<scheduler::Use> uses;
+  StepOperation step;
+};
+
+/// Makes the operations of embedding and head that work on one vocabulary tile. Layout and estimate
+/// must outlive it.
+class VocabularyOperations {
+ public:
+  VocabularyOperations(const ModelLayout& layout, const WorkEstimate& work)
+      : layout_(layout), work_(work) {}
+
+  /// Tiles in order.
+  ComputeOperation embed_forward(int64_t tile, int64_t micro_batch) const;
+  /// Tiles in reverse order.
+  ComputeOperation embed_backward(int64_t tile, int64_t micro_batch) const;
+  /// Of several tiles, in order. `is_last_use`: neither the softmax nor the head's input is needed
+  /// again.
+  ComputeOperation head_fold(int64_t tile, int64_t micro_batch, bool is_last_use) const;
+  /// Of several tiles, in reverse order.
+  ComputeOperation head_gradients(int64_t tile, int64_t micro_batch) const;
+  /// After the gradients of all tiles.
+  ComputeOperation head_finish(int64_t micro_batch) const;
+
+ private:
+  scheduler::Use use(ObjectId object, scheduler::Access access, bool discard = false) const;
+  scheduler::Use weights(size_t module) const;
+  scheduler::Use new_gradient(size_t module, int64_t micro_batch) const;
+  size_t set_of(int64_t micro_batch) const;
+  double share_of(size_t module) const;
+
+  const ModelLayout& layout_;
+  const WorkEstimate& work_;
+};
+
+}  // namespace headrace::engine
