@@ -102,7 +102,6 @@ void CudaKernels::embedding_forward(Stream& stream, const Matrix& table, const i
   arguments.out_stride = out.stride;
   arguments.tokens = out.rows;
   arguments.columns = out.columns;
-  arguments.vocabulary = table.rows;
   post_launch(
       gpu_, stream,
       make_launch(KernelId::embedding_forward, out.dtype, out.rows, 1, threads_for(out.columns)),
@@ -121,7 +120,6 @@ void CudaKernels::embedding_backward(Stream& stream, const Matrix& dout, const i
   arguments.out_stride = dtable.stride;
   arguments.tokens = dout.rows;
   arguments.columns = dout.columns;
-  arguments.vocabulary = dtable.rows;
   constexpr int64_t kColumns = EmbeddingArguments::kColumns;
   post_launch(gpu_, stream,
               make_launch(KernelId::embedding_backward, dout.dtype, dout.rows,

@@ -109,7 +109,7 @@ struct EmbeddingArguments {
   const int32_t* ids = nullptr;
   void* out = nullptr;  ///< forward; dtable of the backward pass, zero before
   int64_t table_stride = 0, out_stride = 0;
-  int64_t tokens = 0, columns = 0, vocabulary = 0;
+  int64_t tokens = 0, columns = 0;
 };
 
 /// grid: x tokens; loss: one block.
