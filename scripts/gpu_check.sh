@@ -82,8 +82,10 @@ sanitize() {
 # A model in 1/8 of the device memory that it would take beside one with all of it.
 streamed_training() {
   local train=("$built/bin/headrace" train --model "$folder/model" --data README.md
-    --config configs/zero3_cpu.json --micro-batch 4 --host-memory "$6")
+    --config "$folder/config.json" --micro-batch 4 --host-memory "$6")
   local full=$1 eighth=$2 seq=$3 steps=$4 preset=$5
+  # State on disk is not what is measured.
+  sed '0,/{/s//{ "headrace": { "keep_run": false },/' configs/zero3_cpu.json > "$folder/config.json"
   "$built/bin/headrace" init-model --preset "$preset" --dtype bf16 --output "$folder/model"
   "${train[@]}" --seq-len "$seq" --steps "$steps" --device-memory "$full" --output "$folder/full"
   "${train[@]}" --seq-len "$seq" --steps "$steps" --device-memory "$eighth" --output "$folder/eighth"
@@ -124,7 +126,7 @@ fi
 if [ "$dry_run" = yes ]; then
   step "Streamed training" 120 bash -c 'streamed_training 64MiB 32MiB 32 5 tiny 512MiB'
 else
-  step "Streamed training" 120 bash -c 'streamed_training 24GiB 3GiB 1024 8 large 24GiB'
+  step "Streamed training" 150 bash -c 'streamed_training 24GiB 3GiB 1024 8 large 24GiB'
 fi
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -34,12 +34,10 @@ struct GpuFacts {
   char pci_address[32] = {};  ///< "0000:01:00.0"
   int major = 0;              ///< compute capability
   int minor = 0;
-  int processors = 0;                ///< streaming multiprocessors
-  int64_t shared_bytes = 0;          ///< most shared memory of a block, opted in
-  int64_t memory = 0;                ///< bytes
-  int driver_version = 0;            ///< of CUDA that the driver speaks: 13000 is 13.0
-  int runtime_version = 0;           ///< of the CUDA runtime in the backend
-  int can_register_host_memory = 0;  ///< cudaDevAttrHostRegisterSupported
+  int64_t shared_bytes = 0;  ///< most shared memory of a block, opted in
+  int64_t memory = 0;        ///< bytes
+  int driver_version = 0;    ///< of CUDA that the driver speaks: 13000 is 13.0
+  int runtime_version = 0;   ///< of the CUDA runtime in the backend
 };
 
 /// One product as cuBLASLt sees it: column-major d = alpha * op(a) op(b) + beta * c with d = c in

@@ -112,8 +112,7 @@ void CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const M
                       bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) {
   const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
   const int64_t skipped = align_up(address, kWorkspaceAlignment) - address;
-  const auto workspace =
-      static_cast<size_t>((CudaMatmul::scratch(c)).count() - kWorkspaceAlignment);
+  const auto workspace = static_cast<size_t>(CudaMatmul::scratch(c).count() - kWorkspaceAlignment);
   const LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace, allow_tf32_);
   gpu_.enter();
   const Choice choice = choose(product);

@@ -142,12 +142,10 @@ Status FakeCuda::device_facts(int device, cuda::GpuFacts* facts) {
   std::strncpy(facts->name, "Fake GPU", sizeof(facts->name) - 1);
   std::strncpy(facts->pci_address, "0000:0f:00.0", sizeof(facts->pci_address) - 1);
   facts->major = 9;
-  facts->processors = 4;
   facts->shared_bytes = options_.shared_bytes;
   facts->memory = options_.memory;
   facts->driver_version = 13000;
   facts->runtime_version = 13000;
-  facts->can_register_host_memory = options_.can_register ? 1 : 0;
   return enter("device_facts");
 }
 

@@ -196,10 +196,6 @@ Status RuntimeApi::device_facts(int device, GpuFacts* facts) {
     return cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   });
   then([&] {
-    return cudaDeviceGetAttribute(&facts->can_register_host_memory,
-                                  cudaDevAttrHostRegisterSupported, device);
-  });
-  then([&] {
     return cudaDeviceGetPCIBusId(facts->pci_address, sizeof(facts->pci_address), device);
   });
   then([&] { return cudaDriverGetVersion(&facts->driver_version); });
@@ -207,7 +203,6 @@ Status RuntimeApi::device_facts(int device, GpuFacts* facts) {
   std::copy_n(properties.name, sizeof(facts->name) - 1, facts->name);
   facts->major = properties.major;
   facts->minor = properties.minor;
-  facts->processors = properties.multiProcessorCount;
   facts->shared_bytes = shared_bytes;
   facts->memory = static_cast<int64_t>(properties.totalGlobalMem);
   return status_of(status);

@@ -69,7 +69,7 @@ HR_KERNEL void store_pack(const Block& block, const T (&pack)[kPack], T* target)
   }
 }
 
-/// Runs Op over the block's piece of one row: Op::apply(block, in, out, count, arguments) works on
+/// Runs Op over the block's piece of one row: Op::apply(block, in, out, count) works on
 /// Op::kInputs rows of Op::In and Op::kOutputs rows of Op::Out.
 template <class Op, class Block>
 HR_KERNEL void run_elementwise(const Block& block, const ElementwiseArguments& arguments) {
