@@ -436,15 +436,24 @@ std::vector<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, By
   return plans;
 }
 
-/// What the first step takes at assumed rates; of a plan that can speculate, one that does.
-double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
+/// The first step at assumed rates; of a plan that can speculate, one that does.
+const StepTrace& first_step(const MemoryPlan& plan) {
+  return plan.speculative ? *plan.speculative : plan.training;
+}
+
+scheduler::CompileInput first_input(const MemoryPlan& plan, const scheduler::Rates& rates) {
   scheduler::CompileInput compile;
   compile.rates = rates;
-  compile.trace = plan.speculative ? &plan.speculative->trace : &plan.training.trace;
+  compile.trace = &first_step(plan).trace;
   compile.objects = &plan.layout.objects;
   compile.budgets.device = plan.device_arena;
   compile.budgets.host = plan.host_arena;
   compile.initial = plan.homes;
+  return compile;
+}
+
+double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
+  const scheduler::CompileInput compile = first_input(plan, rates);
   return scheduler::simulate(compile, scheduler::make_optimal_policy()->compile(compile)).seconds;
 }
 
@@ -496,9 +505,23 @@ std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout&
   return other;
 }
 
-/// Leaves open only what the request does.
+/// Leaves open only what the request does. Where the same transfers with nothing computed again
+/// would take as long, there is nothing to gain, and no other plan is made.
 MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   if (input.request.recompute || input.needs.saved[model::Recompute::none] == Bytes(0)) {
+    return plan;
+  }
+  scheduler::CompileInput compile = first_input(plan, input.request.rates);
+  const scheduler::Schedule schedule = scheduler::make_optimal_policy()->compile(compile);
+  const double seconds = scheduler::simulate(compile, schedule).seconds;
+  scheduler::Trace at_best = *compile.trace;
+  for (size_t i = 0; i < at_best.operations.size(); ++i) {
+    if (first_step(plan).operations[i].kind == StepKind::block_backward) {
+      at_best.operations[i].seconds = input.work.block_backward[model::Recompute::none];
+    }
+  }
+  compile.trace = &at_best;
+  if (scheduler::simulate(compile, schedule).seconds >= kSavingIsFasterBy * seconds) {
     return plan;
   }
   const ModelLayout layout = plan.layout;
@@ -509,7 +532,7 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   trials.seconds = [&](const MemoryPlan& other) {
     return predicted_seconds(other, input.request.rates);
   };
-  return choose_recompute(std::move(plan), trials);
+  return choose_recompute(std::move(plan), seconds, trials);
 }
 
 /// The fastest plan for the request's share of the optimizer, or for all of it.

@@ -8,8 +8,6 @@ using model::Recompute;
 
 namespace {
 
-/// A plan must be shorter by more than this to be worth its memory.
-constexpr double kFasterBy = 0.99;
 /// Of the compute time that a plan saves: if the step is shorter by so much, no other is tried.
 constexpr double kNearlyAll = 0.9;
 
@@ -30,10 +28,12 @@ double operation_seconds(const MemoryPlan& plan) {
 /// Plans for one level, and the best one so far of all.
 class Search {
  public:
-  Search(MemoryPlan plan, const RecomputeTrials& trials)
+  Search(MemoryPlan plan, double seconds, const RecomputeTrials& trials)
       : trials_(trials),
         layers_(plan.layout.layers()),
         recomputing_seconds_(operation_seconds(plan)),
+        first_seconds_(seconds),
+        best_seconds_(seconds),
         best_(std::move(plan)) {}
 
   /// Whether nothing better can be expected of other levels.
@@ -42,17 +42,14 @@ class Search {
     if (!plan) {
       return false;
     }
-    if (!first_seconds_) {
-      first_seconds_ = best_seconds_ = trials_.seconds(best_);
-    }
     double before = 0;
     for (int tries = 0; plan && tries < kTries; ++tries) {
       const double seconds = trials_.seconds(*plan);
       const double saved = recomputing_seconds_ - operation_seconds(*plan);
-      const bool is_enough = *first_seconds_ - seconds >= kNearlyAll * saved;
+      const bool is_enough = first_seconds_ - seconds >= kNearlyAll * saved;
       const bool is_worse = tries > 0 && seconds >= before;
       before = seconds;
-      if (seconds < kFasterBy * best_seconds_) {
+      if (seconds < kSavingIsFasterBy * best_seconds_) {
         best_seconds_ = seconds;
         best_ = std::move(*plan);
       }
@@ -87,15 +84,15 @@ class Search {
   const RecomputeTrials& trials_;
   int64_t layers_;
   double recomputing_seconds_;  ///< of all operations where every block is computed again
+  double first_seconds_;
+  double best_seconds_;
   MemoryPlan best_;
-  std::optional<double> first_seconds_;
-  double best_seconds_ = 0;
 };
 
 }  // namespace
 
-MemoryPlan choose_recompute(MemoryPlan plan, const RecomputeTrials& trials) {
-  Search search(std::move(plan), trials);
+MemoryPlan choose_recompute(MemoryPlan plan, double seconds, const RecomputeTrials& trials) {
+  Search search(std::move(plan), seconds, trials);
   for (const Recompute level : {Recompute::none, Recompute::mlp}) {
     if (search.try_level(level)) {
       break;

@@ -21,9 +21,12 @@ struct RecomputeTrials {
   std::function<double(const MemoryPlan&)> seconds;
 };
 
-/// Makes a plan faster in which every block is computed again in backward, where memory allows: the
-/// last blocks save more, which backward needs first and so for the shortest time. At most about
-/// ten plans are simulated, none where nothing fits.
-MemoryPlan choose_recompute(MemoryPlan plan, const RecomputeTrials& trials);
+/// A plan must be shorter by more than this to be worth its memory.
+inline constexpr double kSavingIsFasterBy = 0.99;
+
+/// Makes a plan faster in which every block is computed again in backward, and whose step takes
+/// `seconds`, where memory allows: the last blocks save more, which backward needs first and so for
+/// the shortest time. At most six plans are simulated.
+MemoryPlan choose_recompute(MemoryPlan plan, double seconds, const RecomputeTrials& trials);
 
 }  // namespace headrace::engine
