@@ -1,0 +1,174 @@
+#include "engine/plan_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/vocabulary_tiles.h"
+
+namespace headrace::engine {
+
+namespace {
+
+constexpr Bytes kSlotAlignment{4096};
+
+/// Permanent slots, packed from offset 0 in the order of the objects.
+std::vector<scheduler::Residency> pack_homes(const ModelLayout& layout) {
+  std::vector<scheduler::Residency> homes;
+  Bytes used[2];
+  for (size_t i = 0; i < layout.objects.size(); ++i) {
+    const scheduler::ObjectFacts& object = layout.objects[i];
+    if (!object.home || *object.home == Tier::nvme) {
+      continue;
+    }
+    Bytes& top = used[static_cast<size_t>(*object.home)];
+    homes.push_back({ObjectId{static_cast<uint32_t>(i)}, *object.home, top.count(), false});
+    top += object.size;
+  }
+  return homes;
+}
+
+std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
+  std::vector<const scheduler::Trace*> traces = {&plan.training.trace, &plan.evaluation.trace,
+                                                 &plan.load.trace, &plan.save.trace};
+  for (const std::optional<StepTrace>* trace : {&plan.speculative, &plan.redo}) {
+    if (*trace) {
+      traces.push_back(&(*trace)->trace);
+    }
+  }
+  return traces;
+}
+
+Bytes round_down(Bytes size) {
+  return Bytes(size.count() / kSlotAlignment.count() * kSlotAlignment.count());
+}
+
+}  // namespace
+
+Bytes slot_sum(const ModelLayout& layout, std::optional<Tier> home) {
+  Bytes sum;
+  for (const scheduler::ObjectFacts& object : layout.objects) {
+    if (!home || object.home == home) {
+      sum += object.size;
+    }
+  }
+  return sum;
+}
+
+Elements smallest_shard(const model::ModelConfig& config, const MemoryRequest& request) {
+  constexpr int64_t kShardsAtMost = 16384;
+  const int64_t by_number = model::parameter_count(config).count() / kShardsAtMost;
+  const Elements blocks(align_up(by_number, kStatisticsBlock.count()));
+  return std::max(kStatisticsBlock, std::min(request.sub_group_size, blocks));
+}
+
+double offload_ratio(const MemoryRequest& request) {
+  return request.device_memory && request.offload_optimizer ? request.offload_ratio.value_or(1) : 1;
+}
+
+RecomputeLevels requested_levels(const PlanInput& input) {
+  return RecomputeLevels(static_cast<size_t>(input.config.layers),
+                         input.request.recompute.value_or(model::Recompute::block));
+}
+
+StepOrder leanest_order(const MemoryRequest& request) {
+  // One micro-batch has one order, whatever it is called.
+  return {request.accumulation_order.value_or(request.micro_batches == 1
+                                                  ? AccumulationOrder::layer_major
+                                                  : AccumulationOrder::micro_batch_major),
+          UpdateMode::after_norm};
+}
+
+MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
+                   const RecomputeLevels& recompute) {
+  const bool is_tiled = parts.tile_rows > 0;
+  MemoryPlan plan;
+  plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
+                         kSlotAlignment);
+  plan.workspace = align_up(is_tiled ? input.needs.tiled_workspace.value_or(input.needs.workspace)
+                                     : input.needs.workspace,
+                            kSlotAlignment);
+  plan.constants = align_up(input.needs.constants, kSlotAlignment);
+  LayoutOptions options;
+  options.dtype = input.dtype;
+  options.placement = make_placement(input.request);
+  options.state = input.request.state;
+  options.offload_ratio = offload_ratio(input.request);
+  options.tokens = input.shape.tokens();
+  options.micro_batches = input.request.micro_batches;
+  options.fp32_gradients = input.request.fp32_gradients;
+  options.order = order.accumulation;
+  options.update_mode = order.updates;
+  options.accumulate_on_device = order.accumulate_on_device;
+  options.recompute = recompute;
+  options.saved_bytes = input.needs.saved;
+  options.alignment = kSlotAlignment;
+  options.shard_max = parts.shard_max;
+  options.tile_rows = parts.tile_rows;
+  plan.layout = make_layout(input.config, options);
+  const int64_t micro_batches = input.request.micro_batches;
+  if (order.updates == UpdateMode::speculative) {
+    plan.training =
+        make_training_trace(plan.layout, micro_batches, UpdateMode::after_norm, input.work);
+    plan.speculative =
+        make_training_trace(plan.layout, micro_batches, UpdateMode::speculative, input.work);
+    plan.redo = make_redo_trace(plan.layout, input.work);
+  } else {
+    plan.training = make_training_trace(plan.layout, micro_batches, order.updates, input.work);
+  }
+  plan.evaluation = make_evaluation_trace(plan.layout, input.work);
+  plan.load = make_load_trace(plan.layout, input.work);
+  plan.save = make_save_trace(plan.layout, input.work);
+  plan.homes = pack_homes(plan.layout);
+  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * (input.request.in_place ? 1 : 2);
+  if (order.updates == UpdateMode::speculative && plan.layout.placement.weights != Tier::nvme) {
+    // The last checkpoint, beside the values before and after the step.
+    plan.minimum_nvme += slot_sum(plan.layout, Tier::nvme);
+  }
+  if (plan.has_device()) {
+    Bytes arena;
+    for (const auto* trace : all_traces(plan)) {
+      arena = std::max(
+          arena, scheduler::minimum_device_budget(*trace, plan.layout.objects, kSlotAlignment));
+    }
+    plan.minimum_device = plan.fixed_bytes() + arena;
+  }
+  return plan;
+}
+
+void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
+  const Bytes everything = slot_sum(plan.layout, std::nullopt);
+  const Bytes host_fixed = plan.has_device() ? Bytes(0) : plan.fixed_bytes();
+  if (plan.has_device()) {
+    plan.device_arena = round_down(std::min(everything, device_memory - plan.fixed_bytes()));
+  }
+  Bytes arena;
+  for (const auto* trace : all_traces(plan)) {
+    arena = std::max(arena, scheduler::minimum_host_budget(*trace, plan.layout.objects,
+                                                           plan.device_arena, kSlotAlignment));
+  }
+  plan.minimum_host = host_fixed + arena;
+  plan.host_arena = round_down(std::clamp(host_memory - host_fixed, Bytes(0), everything));
+}
+
+MemoryPlan smallest_plan(const PlanInput& input) {
+  const std::vector<int64_t> choices = vocab_tile_choices(input.config, input.needs.logits_tile);
+  const auto plan_with = [&](int64_t tile_rows) {
+    MemoryPlan plan = lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
+                              leanest_order(input.request), requested_levels(input));
+    fit_host(plan, plan.minimum_device, Bytes(0));
+    return plan;
+  };
+  MemoryPlan smallest = plan_with(choices.front());
+  if (choices.size() > 1) {
+    MemoryPlan tiled = plan_with(choices.back());
+    const auto needs = [](const MemoryPlan& plan) {
+      return std::pair(plan.minimum_device, plan.minimum_host);
+    };
+    if (needs(tiled) < needs(smallest)) {
+      return tiled;
+    }
+  }
+  return smallest;
+}
+
+}  // namespace headrace::engine
