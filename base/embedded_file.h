@@ -1,12 +1,16 @@
 #pragma once
 
+#include <string_view>
+
 namespace headrace {
 
 /// A file of the repository that is built into the program. See headrace_embed() in
 /// cmake/HeadraceTargets.cmake.
 struct EmbeddedFile {
-  const char* name;  ///< without the folder and the extension
-  const char* text;
+  std::string_view name;  ///< without the folder
+  std::string_view text;
+
+  std::string_view stem() const { return name.substr(0, name.rfind('.')); }
 };
 
 }  // namespace headrace

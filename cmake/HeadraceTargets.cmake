@@ -1,46 +1,15 @@
-# headrace_embed(TARGET FOLDER FUNCTION): builds the .json files of a folder of the repository into the
-# target: `std::span<const headrace::EmbeddedFile> headrace::FUNCTION()`, sorted by name.
-function(headrace_embed target folder function)
-  file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.json")
-  set(entries "")
-  foreach(file IN LISTS files)
-    get_filename_component(name "${file}" NAME_WLE)
-    file(READ "${file}" text)
-    string(APPEND entries "    {\"${name}\", R\"embedded(${text})embedded\"},\n")
-  endforeach()
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
-  set(generated "${CMAKE_CURRENT_BINARY_DIR}/${function}.cc")
-  file(CONFIGURE OUTPUT "${generated}" @ONLY CONTENT [[
-#include <span>
-
-#include "base/embedded_file.h"
-
-namespace headrace {
-
-std::span<const EmbeddedFile> @function@();
-
-std::span<const EmbeddedFile> @function@() {
-  static constexpr EmbeddedFile kFiles[] = {
-@entries@  };
-  return kFiles;
-}
-
-}  // namespace headrace
-]])
-  target_sources(${target} PRIVATE "${generated}")
-endfunction()
-
-# headrace_embed_texts(TARGET HEADER NAMESPACE FILES...): compiles the texts of these files into the target;
-# see EmbedText.cmake.
-function(headrace_embed_texts target header namespace)
-  set(output "${CMAKE_CURRENT_BINARY_DIR}/embedded_${target}.cc")
-  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/" OUTPUT_VARIABLE inputs)
+# headrace_embed(TARGET FUNCTION FILES...): builds files of the repository into the target:
+# `std::span<const headrace::EmbeddedFile> headrace::FUNCTION()`, in the order given. Made by
+# EmbedFiles.cmake when one of them has changed.
+function(headrace_embed target function)
+  list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/" OUTPUT_VARIABLE inputs)
   list(JOIN inputs "," joined)
-  set(script "${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake")
+  set(output "${CMAKE_CURRENT_BINARY_DIR}/${function}.cc")
+  set(script "${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake")
   add_custom_command(
     OUTPUT "${output}"
-    COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${output}" "-DINPUTS=${joined}" "-DHEADER=${header}"
-            "-DNAMESPACE=${namespace}" -P "${script}"
+    COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${output}" "-DFUNCTION=${function}" "-DINPUTS=${joined}"
+            -P "${script}"
     DEPENDS ${inputs} "${script}"
     VERBATIM)
   target_sources(${target} PRIVATE "${output}")

@@ -179,14 +179,6 @@ class Executor::Run {
  private:
   enum class State : uint8_t { waiting, in_flight, done };
 
-  void drain_compute() noexcept {
-    try {
-      executor_.compute_.synchronize();
-    } catch (const std::exception&) {
-      // The first error is reported; this one is its echo.
-    }
-  }
-
   void start_ready() {
     while (!ready_.empty() && !error_) {
       const uint32_t action = ready_.top();

@@ -23,7 +23,7 @@ namespace {
 const EmbeddedFile* find_shape(const std::string& name) {
   const auto shapes = embedded_model_shapes();
   const auto found = std::find_if(shapes.begin(), shapes.end(),
-                                  [&](const EmbeddedFile& shape) { return name == shape.name; });
+                                  [&](const EmbeddedFile& shape) { return name == shape.stem(); });
   return found == shapes.end() ? nullptr : &*found;
 }
 
@@ -32,7 +32,7 @@ const EmbeddedFile* find_shape(const std::string& name) {
 std::vector<std::string> shape_names() {
   std::vector<std::string> names;
   for (const EmbeddedFile& shape : embedded_model_shapes()) {
-    names.emplace_back(shape.name);
+    names.emplace_back(shape.stem());
   }
   return names;
 }
@@ -43,7 +43,8 @@ ModelConfig shape_config(const std::string& name) {
     throw UsageError(fmt::format("there is no model shape \"{}\"; shapes are {}", name,
                                  fmt::join(shape_names(), ", ")));
   }
-  return parse_model_config(shape->text, fmt::format("configs/models/{}.json", name));
+  return parse_model_config(std::string(shape->text),
+                            fmt::format("configs/models/{}", shape->name));
 }
 
 ModelConfig find_model_config(const std::string& folder_file_or_name) {

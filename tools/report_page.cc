@@ -1,9 +1,14 @@
 #include "tools/report_page.h"
 
+#include <span>
 #include <string_view>
 
 #include "base/check.h"
-#include "tools/report_assets.h"
+#include "base/embedded_file.h"
+
+namespace headrace {
+std::span<const EmbeddedFile> report_page_files();
+}  // namespace headrace
 
 namespace headrace::tools {
 
@@ -33,19 +38,27 @@ std::string in_script(const nlohmann::ordered_json& data) {
   return text;
 }
 
+std::string_view page_file(std::string_view name) {
+  for (const EmbeddedFile& file : report_page_files()) {
+    if (file.name == name) {
+      return file.text;
+    }
+  }
+  HR_CHECK(false, "the report page has no file {}", name);
+}
+
 }  // namespace
 
 std::string make_report_page(const nlohmann::ordered_json& data) {
   std::string page;
-  std::string_view rest = report::page_html();
+  std::string_view rest = page_file("page.html");
   append_until(page, rest, "@@style@@");
-  page += report::page_css();
+  page += page_file("page.css");
   append_until(page, rest, "@@data@@");
   page += in_script(data);
   append_until(page, rest, "@@script@@");
-  for (const std::string_view script :
-       {report::basics_js(), report::charts_js(), report::lanes_js(), report::page_js()}) {
-    page += script;
+  for (const char* script : {"basics.js", "charts.js", "lanes.js", "page.js"}) {
+    page += page_file(script);
   }
   page += rest;
   return page;

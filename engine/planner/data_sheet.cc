@@ -94,15 +94,16 @@ DataSheet parse_data_sheet(const std::string& json, const std::string& source) {
 std::vector<std::string> hardware_names() {
   std::vector<std::string> names;
   for (const EmbeddedFile& file : embedded_hardware()) {
-    names.emplace_back(file.name);
+    names.emplace_back(file.stem());
   }
   return names;
 }
 
 DataSheet find_data_sheet(const std::string& name_or_file) {
   for (const EmbeddedFile& file : embedded_hardware()) {
-    if (name_or_file == file.name) {
-      return parse_data_sheet(file.text, fmt::format("configs/hardware/{}.json", file.name));
+    if (name_or_file == file.stem()) {
+      return parse_data_sheet(std::string(file.text),
+                              fmt::format("configs/hardware/{}", file.name));
     }
   }
   std::error_code error;
