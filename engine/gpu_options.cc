@@ -20,7 +20,8 @@ void use_gpu(EngineOptions& options, const device::GpuFound& gpu) {
   options.make_device = gpu.make_device;
   options.memory.device_is_host_addressable = false;
   if (options.memory.offload_ratio.value_or(1) < 1) {
-    log_info("offload_optimizer.ratio has no effect on a GPU: the CPU updates all of the optimizer");
+    log_info(
+        "offload_optimizer.ratio has no effect on a GPU: the CPU updates all of the optimizer");
   }
   options.memory.offload_ratio = 1;
   if (!options.memory.device_memory) {

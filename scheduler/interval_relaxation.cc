@@ -66,11 +66,11 @@ class CostFlow {
       ++first_[arc.to + 1];
     }
     std::partial_sum(first_.begin(), first_.end(), first_.begin());
-    std::vector<uint32_t> free(first_.begin(), first_.end() - 1);
+    std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
     arcs_.resize(2 * added_.size());
     for (const AddedArc& arc : added_) {
-      const uint32_t there = free[arc.from]++;
-      const uint32_t back = free[arc.to]++;
+      const uint32_t there = next[arc.from]++;
+      const uint32_t back = next[arc.to]++;
       arcs_[there] = {arc.to, back, arc.capacity, arc.cost};
       arcs_[back] = {arc.from, there, 0, -arc.cost};
       place_.push_back(there);
