@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/system_file.h"
+#include "device/gpu.h"
 
 namespace headrace::engine {
 
@@ -144,6 +145,9 @@ GpuFacts detect_gpus() {
   if (const Library cuda = load("libcuda.so.1", facts.library_error)) {
     facts.library_error = ask_libcuda(cuda, facts);
   }
+  const device::GpuSearch search = device::find_gpu();
+  facts.backend = search.gpu ? search.gpu->description : "";
+  facts.backend_refusal = search.refusal;
   return facts;
 }
 

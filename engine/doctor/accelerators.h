@@ -21,11 +21,13 @@ struct GpuFacts {
   std::string library_error;  ///< why libcuda.so.1 cannot be used; empty: it can
   int cuda_version = 0;       ///< largest that the driver knows: 12040 is 12.4
   std::vector<Gpu> gpus;      ///< as libcuda lists them, or the driver where it cannot be used
+  std::string backend;        ///< on what a run computes with libheadrace_cuda.so; empty: it cannot
+  std::string backend_refusal;  ///< why it cannot
 };
 
 /// The facts of the bus and the kernel driver, from /proc and /sys below `root`.
 GpuFacts read_gpu_facts(const std::string& root = "");
-/// The same, then what libcuda.so.1 says, which is loaded for it.
+/// The same, then what libcuda.so.1 and the CUDA backend say, which are loaded for it.
 GpuFacts detect_gpus();
 
 struct MpiFacts {

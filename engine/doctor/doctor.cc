@@ -29,13 +29,12 @@ void append(std::vector<Finding> from, std::vector<Finding>& to) {
 }  // namespace
 
 std::vector<Finding> check_gpus(const GpuFacts& facts) {
-  constexpr const char* kNotBuilt =
-      "The CUDA backend is not built: everything is computed on the CPU.";
   Finding finding{"accelerators", "NVIDIA GPU"};
   finding.values = {{"on_bus", int64_t{facts.on_bus}},
                     {"usable", static_cast<int64_t>(facts.gpus.size())},
                     {"driver", facts.driver},
-                    {"cuda_version", int64_t{facts.cuda_version}}};
+                    {"cuda_version", int64_t{facts.cuda_version}},
+                    {"backend", facts.backend}};
   if (facts.gpus.empty() && facts.on_bus == 0 && facts.driver.empty()) {
     finding.fact = "no NVIDIA GPU found";
     finding.meaning = "Operations run on the CPU; --device-memory emulates a device.";
@@ -55,8 +54,12 @@ std::vector<Finding> check_gpus(const GpuFacts& facts) {
     finding.fact += fmt::format(", CUDA up to {}.{}", facts.cuda_version / 1000,
                                 facts.cuda_version % 1000 / 10);
   }
+  if (!facts.backend.empty()) {
+    finding.meaning = fmt::format("Operations run on the first: {}.", facts.backend);
+    return {finding};
+  }
   finding.verdict = Verdict::note;
-  finding.meaning = kNotBuilt;
+  finding.meaning = fmt::format("Everything is computed on the CPU: {}.", facts.backend_refusal);
   if (!facts.library_error.empty()) {
     finding.meaning +=
         fmt::format(" The driver's library cannot be used: {}.", facts.library_error);

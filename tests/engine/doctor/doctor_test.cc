@@ -313,7 +313,14 @@ TEST(DoctorOfGpus, ReadsBusAndDriver) {
   EXPECT_EQ(facts.gpus.front().numa_node, 1);
   finding = check_gpus(facts).front();
   EXPECT_THAT(finding.fact, HasSubstr("driver 535.183.01"));
-  EXPECT_THAT(finding.meaning, HasSubstr("CUDA backend is not built"));
+  EXPECT_EQ(finding.verdict, Verdict::note);
+  facts.backend_refusal = "the CUDA backend does not load";
+  EXPECT_THAT(check_gpus(facts).front().meaning,
+              HasSubstr("on the CPU: the CUDA backend does not load."));
+  facts.backend = "NVIDIA H200, compute capability 9.0";
+  finding = check_gpus(facts).front();
+  EXPECT_EQ(finding.verdict, Verdict::ok);
+  EXPECT_THAT(finding.meaning, HasSubstr("compute capability 9.0"));
 }
 
 TEST(DoctorOfMpi, FoundOrNot) {
