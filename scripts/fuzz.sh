@@ -28,7 +28,7 @@ for target in "${targets[@]}"; do
   # A few MiB are all that any reader needs for inputs of this size.
   if ! HEADRACE_FUZZ_TARGET=$target ./build/fuzz/tests/fuzz/fuzzer \
       -max_total_time="$seconds" -timeout=20 -max_len=16384 -malloc_limit_mb=256 \
-      -rss_limit_mb=1024 -print_final_stats=1 -verbosity=0 \
+      -rss_limit_mb=1024 -print_final_stats=1 -print_funcs=0 -verbosity=0 \
       -artifact_prefix="build/fuzz/findings/$target/" \
       "build/fuzz/corpus/$target" "tests/fuzz/corpus/$target"; then
     failed+=("$target")
