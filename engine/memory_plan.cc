@@ -1,11 +1,10 @@
 #include "engine/memory_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/memory_refusal.h"
 #include "engine/recompute_choice.h"
 
 namespace headrace::engine {
@@ -46,72 +45,6 @@ Elements choose_shard(const MemoryRequest& request, Bytes host_objects) {
   constexpr int64_t kShardsInFlight = 8;
   const Elements by_budget(host_objects.count() / (kBytesPerElement * kShardsInFlight));
   return std::max(kStatisticsBlock, std::min(request.sub_group_size, by_budget));
-}
-
-std::string remedies(const MemoryRequest& request, Tier tier) {
-  std::string text = fmt::format("give more with --{}-memory", to_string(tier));
-  text += ", or lower the sequence length or train_micro_batch_size_per_gpu";
-  if (tier == Tier::device && request.offload_optimizer && request.offload_ratio.value_or(1) < 1) {
-    text += ", or raise zero_optimization.offload_optimizer.ratio";
-  }
-  if (request.recompute && request.recompute != model::Recompute::block) {
-    text += ", or set headrace.recompute to block";
-  }
-  if (request.offload_param != Tier::nvme) {
-    text += ", or set zero_optimization.offload_param.device";
-  }
-  if (request.offload_optimizer != Tier::nvme) {
-    text += ", or set zero_optimization.offload_optimizer.device";
-  }
-  if (!request.nvme_activations) {
-    text += tier == Tier::device && !request.host_activations
-                ? ", or set activation_checkpointing.cpu_checkpointing"
-                : ", or set headrace.activation_nvme";
-  }
-  return text;
-}
-
-void require(Bytes given, Bytes minimum, Tier tier, const MemoryRequest& request) {
-  if (given >= minimum) {
-    return;
-  }
-  throw CapacityError(
-      fmt::format("this run does not fit: the {} tier needs at least {} ({} bytes), but its budget "
-                  "is {} ({} bytes); {}",
-                  to_string(tier), format_bytes(minimum), minimum.count(), format_bytes(given),
-                  given.count(), remedies(request, tier)));
-}
-
-void require_disk(const MemoryPlan& plan, const MemoryRequest& request) {
-  if (request.nvme_budget >= plan.minimum_nvme) {
-    return;
-  }
-  throw CapacityError(fmt::format(
-      "this run does not fit: it needs at least {} on nvme (the committed state and the next "
-      "step's, side by side), but "
-      "the budget is {} in {}; raise --nvme-budget, free disk space, or offload less to nvme",
-      format_bytes(plan.minimum_nvme), format_bytes(request.nvme_budget), request.nvme_path));
-}
-
-std::string_view describe(UpdateMode mode) {
-  switch (mode) {
-    case UpdateMode::after_norm:
-      return "after backward";
-    case UpdateMode::during_backward:
-      return "during backward";
-    case UpdateMode::speculative:
-      return "during backward, done again where a step is clipped or skipped";
-  }
-  return "";
-}
-
-std::string describe(const RecomputeLevels& levels) {
-  const auto count = [&](model::Recompute level) {
-    return std::count(levels.begin(), levels.end(), level);
-  };
-  return fmt::format("blocks computed again: {} whole, {} MLP, {} nothing",
-                     count(model::Recompute::block), count(model::Recompute::mlp),
-                     count(model::Recompute::none));
 }
 
 std::vector<const scheduler::Trace*> all_traces(const MemoryPlan& plan) {
@@ -321,10 +254,10 @@ MemoryPlan require_fit(const PlanInput& input) {
   MemoryPlan smallest =
       lay_out(input, kStatisticsBlock, leanest_order(request), requested_levels(input));
   if (smallest.has_device()) {
-    require(device_memory, smallest.minimum_device, Tier::device, request);
+    require_budget(device_memory, smallest.minimum_device, Tier::device, request);
   }
   fit_host(smallest, device_memory, request.host_memory);
-  require(request.host_memory, smallest.minimum_host, Tier::host, request);
+  require_budget(request.host_memory, smallest.minimum_host, Tier::host, request);
   require_disk(smallest, request);
   return smallest;
 }
@@ -535,41 +468,6 @@ MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
       lay_out(input, kStatisticsBlock, leanest_order(request), requested_levels(input));
   fit_host(plan, plan.minimum_device, Bytes(0));
   return {plan.minimum_device, plan.minimum_host};
-}
-
-std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
-  const StateBytes state = state_bytes(plan.layout);
-  const Placement& placement = plan.layout.placement;
-  std::string text = "Memory plan\n";
-  const auto row = [&](std::string_view what, Bytes size, std::string_view where) {
-    text += fmt::format("  {:<22} {:>10}   {}\n", what, format_bytes(size), where);
-  };
-  row("weights", state.weights, fmt::format("home {}", to_string(placement.weights)));
-  row("optimizer state", state.optimizer,
-      fmt::format("home {}{}", to_string(placement.optimizer),
-                  state.optimizer_on_device > Bytes(0) && placement.optimizer != Tier::device
-                      ? ", " + format_bytes(state.optimizer_on_device) + " of it on device"
-                      : ""));
-  row("gradients", state.gradients, fmt::format("down to {}", to_string(placement.gradients)));
-  row("activations", state.activations,
-      fmt::format("down to {}", to_string(placement.activations)));
-  row("saved for backward", state.saved, describe(plan.layout.recompute));
-  if (request.micro_batches > 1) {
-    text += fmt::format(
-        "  {:<22} {:>10}   {} micro-batches a step\n", "accumulation",
-        plan.layout.order == AccumulationOrder::layer_major ? "layer-major" : "micro-batch-major",
-        request.micro_batches);
-  }
-  text += fmt::format("  {:<22} {:>10}   {}\n", "optimizer updates", "",
-                      describe(plan.layout.update_mode));
-  row("workspace", plan.fixed_bytes(), fmt::format("in {}", to_string(placement.compute)));
-  if (plan.has_device()) {
-    row("device budget", *request.device_memory,
-        fmt::format("minimum {}", format_bytes(plan.minimum_device)));
-  }
-  row("host budget", request.host_memory,
-      fmt::format("minimum {}", format_bytes(plan.minimum_host)));
-  return text;
 }
 
 }  // namespace headrace::engine
