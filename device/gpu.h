@@ -12,6 +12,7 @@ namespace headrace::device {
 
 /// A GPU that can be used.
 struct GpuFound {
+  std::string name;         ///< "NVIDIA H200"
   std::string description;  ///< "NVIDIA H200, compute capability 9.0, 139.8 GiB, CUDA 13.0 ..."
   Bytes memory;
   Bytes free_memory;  ///< now

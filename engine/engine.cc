@@ -30,7 +30,8 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
       pace_(options.least_seconds, *compute_stream_) {
   const Placement& placement = plan_.layout.placement;
   HR_CHECK(device_->is_host_addressable() ||
-               (placement.compute == Tier::device && placement.update() == Tier::host),
+               (placement.compute == Tier::device && placement.update() == Tier::host &&
+                state_bytes(plan_.layout).optimizer_on_device == Bytes(0)),
            "{} cannot work on host memory, nor the CPU on its", device_->name());
   allocate_memory(options);
   open_store(options);

@@ -169,15 +169,33 @@ class UniversalWriter {
   }
 
  private:
+  /// The shape of all of the parameter, which is not to be trusted to have as many elements.
+  std::vector<int64_t> shape_of(const proto::StoredParameter& parameter) const {
+    const int64_t count = reader_.count(parameter.name()).count();
+    int64_t elements = 1;
+    for (const int64_t extent : parameter.shape()) {
+      if (extent <= 0 || extent > count / elements) {
+        refuse_layout(
+            fmt::format("shape of parameter {}, which has {} elements", parameter.name(), count));
+      }
+      elements *= extent;
+    }
+    if (elements != count) {
+      refuse_layout(fmt::format("shape of {} elements of parameter {}, which has {}", elements,
+                                parameter.name(), count));
+    }
+    return {parameter.shape().begin(), parameter.shape().end()};
+  }
+
   void write_parameter(const proto::StoredParameter& parameter) {
     constexpr std::array<std::pair<const char*, StateArray>, 3> kArrays{
         {{"fp32", StateArray::master},
          {"exp_avg", StateArray::moment1},
          {"exp_avg_sq", StateArray::moment2}}};
+    const std::vector<int64_t> shape = shape_of(parameter);
     model::OutputFolder folder(fmt::format("{}/{}/zero/{}", output_, tag_, parameter.name()));
     for (const auto& [name, array] : kArrays) {
-      model::write_torch_parameter(folder.file(fmt::format("{}.pt", name)),
-                                   {parameter.shape().begin(), parameter.shape().end()},
+      model::write_torch_parameter(folder.file(fmt::format("{}.pt", name)), shape,
                                    [&, which = array](Elements first, std::span<float> out) {
                                      reader_.read(parameter.name(), which, first, out);
                                    });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "engine/plan_choice.h"
 #include "engine/plan_layout.h"
@@ -70,17 +71,11 @@ std::string_view describe(UpdateMode mode) {
   return "";
 }
 
-std::string describe(const RecomputeLevels& levels) {
-  const auto count = [&](model::Recompute level) {
-    return std::count(levels.begin(), levels.end(), level);
-  };
-  return fmt::format("blocks computed again: {} whole, {} MLP, {} nothing",
-                     count(model::Recompute::block), count(model::Recompute::mlp),
-                     count(model::Recompute::none));
-}
-
 /// Throws where even the smallest plan does not fit; returns it.
 MemoryPlan require_fit(const PlanInput& input) {
+  if (std::optional<MemoryPlan> plan = smallest_that_fits(input)) {
+    return std::move(*plan);
+  }
   const MemoryRequest& request = input.request;
   const Bytes device_memory = request.device_memory.value_or(Bytes(0));
   MemoryPlan smallest = smallest_plan(input);
@@ -90,7 +85,7 @@ MemoryPlan require_fit(const PlanInput& input) {
   fit_host(smallest, device_memory, request.host_memory);
   require(request.host_memory, smallest.minimum_host, Tier::host, request);
   require_disk(smallest, request);
-  return smallest;
+  HR_CHECK(false, "a plan that needs no more than the budgets does not fit them");
 }
 
 }  // namespace

@@ -18,10 +18,10 @@ struct MemoryRequest {
       device_memory;  ///< set: a device tier of this size; empty: compute on the host
   Bytes host_memory;  ///< hard budget
   bool has_nvme = false;
-  Bytes nvme_budget;      ///< most bytes on disk
-  bool in_place = false;  ///< values on disk are overwritten: the next step needs no room
-  std::string nvme_path;  ///< for messages
-  std::optional<Tier> offload_param;      ///< empty: none
+  Bytes nvme_budget;                  ///< most bytes on disk
+  bool wants_in_place = false;        ///< headrace.durability; in_place() says whether it can be
+  std::string nvme_path;              ///< for messages
+  std::optional<Tier> offload_param;  ///< empty: none
   std::optional<Tier> offload_optimizer;  ///< empty: none
   /// Share of it; the rest lives on the device, where there is one. Empty: of an optimizer on the
   /// host what is faster and fits.
@@ -41,6 +41,13 @@ struct MemoryRequest {
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.
   bool updates_need_norm = true;
+
+  /// Values on disk are overwritten: the next step needs no room. Only where all of the state lives
+  /// there, for state in memory is written at checkpoints only.
+  bool in_place() const {
+    return wants_in_place && offload_param == Tier::nvme && offload_optimizer == Tier::nvme &&
+           (!device_memory || offload_ratio.value_or(1) == 1);
+  }
 };
 
 /// Where every byte goes, decided before anything is allocated. A value.

@@ -1,5 +1,7 @@
 #include "engine/memory_use.h"
 
+#include <optional>
+
 namespace headrace::engine {
 
 namespace {
@@ -99,8 +101,19 @@ std::vector<ObjectKind> object_kinds(const ModelLayout& layout) {
       set(activation, ObjectKind::activations);
     }
   }
-  for (const ObjectId gradient : layout.activation_gradients) {
-    set(gradient, ObjectKind::activations);
+  for (const auto& micro_batch : layout.saved_values) {
+    for (const std::optional<ObjectId>& saved : micro_batch) {
+      if (saved) {
+        set(*saved, ObjectKind::activations);
+      }
+    }
+  }
+  // What flows back, and what the head keeps from one vocabulary tile to the next.
+  for (const auto* objects :
+       {&layout.activation_gradients, &layout.softmax, &layout.normed_gradients}) {
+    for (const ObjectId object : *objects) {
+      set(object, ObjectKind::activations);
+    }
   }
   return kinds;
 }

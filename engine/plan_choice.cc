@@ -30,7 +30,7 @@ std::optional<UpdateMode> overlapping_mode(const MemoryRequest& request) {
   }
   // Only the store keeps the old values of what has been written anew.
   const bool keeps_old =
-      request.offload_optimizer == Tier::nvme && !request.in_place && offload_ratio(request) == 1;
+      request.offload_optimizer == Tier::nvme && !request.in_place() && offload_ratio(request) == 1;
   return keeps_old ? std::optional(UpdateMode::speculative) : std::nullopt;
 }
 
@@ -235,16 +235,6 @@ MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) 
   return plan;
 }
 
-/// The plan in the request's budgets; empty where it does not fit.
-std::optional<MemoryPlan> fitting(const PlanInput& input, MemoryPlan plan) {
-  const MemoryRequest& request = input.request;
-  if (plan.minimum_device > *request.device_memory || plan.minimum_nvme > request.nvme_budget) {
-    return std::nullopt;
-  }
-  fit_host(plan, *request.device_memory, request.host_memory);
-  return plan.minimum_host <= request.host_memory ? std::optional(std::move(plan)) : std::nullopt;
-}
-
 /// Device memory that a plan leaves idle can hold optimizer state, which then needs no link.
 MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
   constexpr int kSteps = 16;
@@ -256,7 +246,7 @@ MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
   };
   const auto is_possible = [&](int sixteenths) {
     keep_on_device(sixteenths);
-    return fitting(other, smallest_plan(other)).has_value();
+    return smallest_that_fits(other).has_value();
   };
   int most = kSteps;
   while (most > 0 && !is_possible(most)) {
@@ -269,7 +259,7 @@ MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
     }
     seconds = seconds ? seconds : predicted_seconds(whole, request.rates);
     keep_on_device(kept);
-    const std::optional<MemoryPlan> smallest = fitting(other, smallest_plan(other));
+    const std::optional<MemoryPlan> smallest = smallest_that_fits(other);
     if (!smallest) {
       continue;
     }

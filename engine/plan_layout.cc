@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "engine/vocabulary_tiles.h"
 
@@ -119,7 +120,7 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
   plan.load = make_load_trace(plan.layout, input.work);
   plan.save = make_save_trace(plan.layout, input.work);
   plan.homes = pack_homes(plan.layout);
-  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * (input.request.in_place ? 1 : 2);
+  plan.minimum_nvme = slot_sum(plan.layout, Tier::nvme) * (input.request.in_place() ? 1 : 2);
   if (order.updates == UpdateMode::speculative && plan.layout.placement.weights != Tier::nvme) {
     // The last checkpoint, beside the values before and after the step.
     plan.minimum_nvme += slot_sum(plan.layout, Tier::nvme);
@@ -150,25 +151,55 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
   plan.host_arena = round_down(std::clamp(host_memory - host_fixed, Bytes(0), everything));
 }
 
-MemoryPlan smallest_plan(const PlanInput& input) {
+namespace {
+
+/// The smallest shards in the leanest order, with the vocabulary whole and in the smallest tiles.
+std::vector<MemoryPlan> smallest_plans(const PlanInput& input) {
   const std::vector<int64_t> choices = vocab_tile_choices(input.config, input.needs.logits_tile);
-  const auto plan_with = [&](int64_t tile_rows) {
-    MemoryPlan plan = lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
-                              leanest_order(input.request), requested_levels(input));
-    fit_host(plan, plan.minimum_device, Bytes(0));
-    return plan;
-  };
-  MemoryPlan smallest = plan_with(choices.front());
-  if (choices.size() > 1) {
-    MemoryPlan tiled = plan_with(choices.back());
-    const auto needs = [](const MemoryPlan& plan) {
-      return std::pair(plan.minimum_device, plan.minimum_host);
-    };
-    if (needs(tiled) < needs(smallest)) {
-      return tiled;
+  std::vector<MemoryPlan> plans;
+  for (const int64_t tile_rows : {choices.front(), choices.back()}) {
+    if (plans.empty() || tile_rows != choices.front()) {
+      plans.push_back(lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
+                              leanest_order(input.request), requested_levels(input)));
     }
   }
-  return smallest;
+  return plans;
+}
+
+}  // namespace
+
+MemoryPlan smallest_plan(const PlanInput& input) {
+  std::vector<MemoryPlan> plans = smallest_plans(input);
+  for (MemoryPlan& plan : plans) {
+    fit_host(plan, plan.minimum_device, Bytes(0));
+  }
+  return *std::min_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.minimum_device, a.minimum_host) <
+           std::pair(b.minimum_device, b.minimum_host);
+  });
+}
+
+std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input) {
+  const MemoryRequest& request = input.request;
+  const Bytes device_memory = request.device_memory.value_or(Bytes(0));
+  std::vector<MemoryPlan> plans = smallest_plans(input);
+  Bytes minimum_device = plans.front().minimum_device;
+  std::optional<MemoryPlan> best;
+  for (MemoryPlan& plan : plans) {
+    minimum_device = std::min(minimum_device, plan.minimum_device);
+    if (plan.minimum_device > device_memory || plan.minimum_nvme > request.nvme_budget) {
+      continue;
+    }
+    fit_host(plan, device_memory, request.host_memory);
+    if (plan.minimum_host <= request.host_memory &&
+        (!best || plan.minimum_host < best->minimum_host)) {
+      best = std::move(plan);
+    }
+  }
+  if (best) {
+    best->minimum_device = minimum_device;
+  }
+  return best;
 }
 
 }  // namespace headrace::engine

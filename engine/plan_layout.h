@@ -61,4 +61,8 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory);
 /// needs less of the device, and then of the host where it gets no more of the device than that.
 MemoryPlan smallest_plan(const PlanInput& input);
 
+/// Of the same two what needs less of the host, where it gets all of the device budget; empty where
+/// neither fits the request. Tiles can need more of the host, for what the head keeps between them.
+std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input);
+
 }  // namespace headrace::engine

@@ -1,5 +1,7 @@
 #include "engine/recompute_choice.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace headrace::engine {
@@ -90,6 +92,20 @@ class Search {
 };
 
 }  // namespace
+
+model::PerLevel<int64_t> count_levels(const RecomputeLevels& levels) {
+  model::PerLevel<int64_t> counts;
+  for (const Recompute level : levels) {
+    ++counts[level];
+  }
+  return counts;
+}
+
+std::string describe(const RecomputeLevels& levels) {
+  const model::PerLevel<int64_t> counts = count_levels(levels);
+  return fmt::format("blocks computed again: {} whole, {} MLP, {} nothing",
+                     counts[Recompute::block], counts[Recompute::mlp], counts[Recompute::none]);
+}
 
 MemoryPlan choose_recompute(MemoryPlan plan, double seconds, const RecomputeTrials& trials) {
   Search search(std::move(plan), seconds, trials);

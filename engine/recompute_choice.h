@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/memory_plan.h"
@@ -12,6 +13,11 @@ namespace headrace::engine {
 
 /// Of each layer.
 using RecomputeLevels = std::vector<model::Recompute>;
+
+/// Blocks with each level.
+model::PerLevel<int64_t> count_levels(const RecomputeLevels& levels);
+/// "blocks computed again: 3 whole, 2 MLP, 1 nothing".
+std::string describe(const RecomputeLevels& levels);
 
 /// What the choice is made with.
 struct RecomputeTrials {

@@ -23,22 +23,34 @@ class WeightsGuess {
   }
 
   bool operator()(const tiers::Damage& damage, std::span<std::byte> out) const {
-    for (const uint64_t generation : damage.generations) {
-      const auto found = layouts_.find(generation);
-      if (found == layouts_.end() || state_format_of(found->second).master != MasterPlace::state) {
-        continue;
+    return std::any_of(damage.generations.begin(), damage.generations.end(),
+                       [&](uint64_t generation) { return guess(generation, damage, out); });
+  }
+
+ private:
+  /// From the master of this generation; false where it has none, or one that cannot be read.
+  bool guess(uint64_t generation, const tiers::Damage& damage, std::span<std::byte> out) const {
+    const auto found = layouts_.find(generation);
+    if (found == layouts_.end()) {
+      return false;
+    }
+    try {
+      if (state_format_of(found->second).master != MasterPlace::state) {
+        return false;
       }
       for (const proto::StoredModule& module : found->second.modules()) {
         if (module.weights() == damage.object) {
-          return fill(generation, found->second, module, damage.value_offset, out);
+          fill(generation, found->second, module, damage.value_offset, out);
+          return true;
         }
       }
+    } catch (const Error&) {
+      // The master is damaged too, or is not what the layout says: other extents may have theirs.
     }
     return false;
   }
 
- private:
-  bool fill(uint64_t generation, const proto::StateLayout& layout,
+  void fill(uint64_t generation, const proto::StateLayout& layout,
             const proto::StoredModule& module, int64_t offset, std::span<std::byte> out) const {
     constexpr int64_t kPiece = 65536;
     const DType dtype = dtype_from(layout.dtype());
@@ -51,21 +63,17 @@ class WeightsGuess {
     weights.weight = out.data();
     weights.weight_dtype = dtype;
     std::vector<float> values;
-    try {
-      StateReader reader(store_, generation, layout);
-      for (const proto::StoredParameter& parameter : module.parameters()) {
-        const int64_t last = std::min(end, parameter.offset() + parameter.count());
-        for (int64_t at = std::max(first, parameter.offset()); at < last; at += kPiece) {
-          values.resize(static_cast<size_t>(std::min(kPiece, last - at)));
-          reader.read(parameter.name(), StateArray::master, Elements(at - parameter.offset()),
-                      values);
-          set_master(weights, at - first, values);
-        }
+    StateReader reader(store_, generation, layout);
+    for (const proto::StoredParameter& parameter : module.parameters()) {
+      const int64_t last = std::min(end, parameter.offset() + parameter.count());
+      for (int64_t at = std::max(first, parameter.offset()); at < last; at += kPiece) {
+        values.resize(static_cast<size_t>(std::min(kPiece, last - at)));
+        // The module may hold a tile of the parameter only.
+        reader.read(parameter.name(), StateArray::master,
+                    Elements(parameter.first() + at - parameter.offset()), values);
+        set_master(weights, at - first, values);
       }
-    } catch (const IoError&) {
-      return false;  // the master is damaged too
     }
-    return true;
   }
 
   tiers::ExtentStore& store_;

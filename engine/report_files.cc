@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/recompute_choice.h"
 #include "model/checkpoint_file.h"
 #include "model/model_config.h"
 
@@ -49,13 +50,21 @@ Json model_json(const TrainJob& job, const ReportFiles::Facts& facts) {
 Json plan_json(const MemoryPlan& plan) {
   const StateBytes state = state_bytes(plan.layout);
   const Placement& placement = plan.layout.placement;
+  const model::PerLevel<int64_t> levels = count_levels(plan.layout.recompute);
   const auto row = [](Bytes bytes, Tier tier) {
     return Json{{"bytes", bytes.count()}, {"tier", to_string(tier)}};
   };
   return {{"weights", row(state.weights, placement.weights)},
           {"optimizer", row(state.optimizer, placement.optimizer)},
+          {"optimizer_on_device", row(state.optimizer_on_device, Tier::device)},
           {"gradients", row(state.gradients, placement.gradients)},
           {"activations", row(state.activations, placement.activations)},
+          {"saved", row(state.saved, placement.activations)},
+          {"recompute",
+           {{"block", levels[model::Recompute::block]},
+            {"mlp", levels[model::Recompute::mlp]},
+            {"none", levels[model::Recompute::none]}}},
+          {"vocabulary_tiles", plan.layout.vocab_tiles},
           {"workspace", row(plan.fixed_bytes(), placement.compute)}};
 }
 
@@ -102,6 +111,11 @@ bool ReportFiles::is_kept(int64_t step) const {
   return std::find(kKept.begin(), kKept.end(), step - first_step_) != kKept.end();
 }
 
+/// From here on the schedule hardly changes. A run that ends before has its gap at the end.
+int64_t ReportFiles::last_kept() const {
+  return first_step_ + kKept.back();
+}
+
 bool ReportFiles::is_traced(int64_t step) const {
   return trace_ && traced_.first <= step && step <= traced_.last;
 }
@@ -124,7 +138,9 @@ void ReportFiles::end_step(const StepReport& report, std::optional<TimelineRecor
   }
   if (is_kept(report.step)) {
     keep_timeline(timeline);
-    gap_ = facts_.engine->schedule_gap();
+    if (report.step == last_kept()) {
+      gap_ = facts_.engine->schedule_gap();  // takes long: not of schedules that will be replaced
+    }
     write(nullptr);
   }
 }

@@ -43,6 +43,7 @@ class ReportFiles {
  private:
   bool has_steps() const { return first_step_ <= job_.steps; }
   bool is_kept(int64_t step) const;
+  int64_t last_kept() const;
   bool is_traced(int64_t step) const;
   void write(const TrainSummary* summary);
   void keep_timeline(const StepTimeline& timeline);

@@ -182,7 +182,7 @@ void set_run(EngineOptions& options, const TrainJob& job, const Settings& settin
              const std::optional<FoundRun>& found) {
   const std::vector<std::string> paths = state_paths(job, settings);
   options.keep_state = true;
-  options.in_place = options.memory.in_place;
+  options.in_place = options.memory.in_place();
   if (settings.keeping.durability == Durability::in_place && !options.in_place) {
     log_info(
         "headrace.durability: in_place has no effect where state lives in host or device "

@@ -53,11 +53,7 @@ MemoryRequest make_memory_request(const Settings& settings, const tiers::Machine
   request.has_nvme = !settings.offload.nvme_paths.empty();
   request.offload_param = tier_of(settings.offload.weights);
   request.offload_optimizer = tier_of(settings.offload.optimizer);
-  // State in memory is written at checkpoints only.
-  request.in_place = settings.keeping.durability == Durability::in_place &&
-                     settings.offload.weights == OffloadDevice::nvme &&
-                     settings.offload.optimizer == OffloadDevice::nvme &&
-                     (!request.device_memory || settings.offload.optimizer_ratio.value_or(1) == 1);
+  request.wants_in_place = settings.keeping.durability == Durability::in_place;
   request.offload_ratio = settings.offload.optimizer_ratio;
   request.host_activations = settings.offload.activations != OffloadDevice::none;
   request.nvme_activations = settings.offload.activations == OffloadDevice::nvme;
@@ -79,6 +75,11 @@ double per_second(const std::optional<Bytes>& limit) {
 }  // namespace
 
 EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
+  return make_engine_options(settings, seq, find_gpu_for(settings));
+}
+
+EngineOptions make_engine_options(const Settings& settings, int64_t seq,
+                                  const std::optional<device::GpuFound>& gpu) {
   EngineOptions options;
   options.dtype = settings.dtype;
   options.shape = {settings.batch.micro, seq};
@@ -109,12 +110,10 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq) {
   options.memory = make_memory_request(settings, limits);
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
-  if (settings.compute == ComputePlace::device) {
-    if (const device::GpuSearch search = device::find_gpu(); search.gpu) {
-      use_gpu(options, *search.gpu);
-    }
+  if (gpu) {
+    use_gpu(options, *gpu);
   }
-  use_hardware(known_hardware(settings), settings, options);
+  use_hardware(known_hardware(settings, gpu ? gpu->name : ""), settings, options);
   return options;
 }
 

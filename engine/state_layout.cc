@@ -11,7 +11,8 @@ namespace headrace::engine {
 
 namespace {
 
-/// Elements of a module at most, so that bytes of all of its arrays fit in 64 bits.
+/// Elements of a module at most, and of what a parameter has in the modules before it, so that
+/// bytes of all of its arrays fit in 64 bits.
 constexpr int64_t kLargestModule = int64_t{1} << 56;
 
 /// A range of bytes of one array.
@@ -71,8 +72,9 @@ void check_module(const proto::StoredModule& module) {
     refuse_layout(fmt::format("module {} of {} elements", module.name(), module.count()));
   }
   for (const proto::StoredParameter& parameter : module.parameters()) {
-    if (parameter.offset() < 0 || parameter.count() < 0 || parameter.first() < 0 ||
-        parameter.count() > module.count() - parameter.offset()) {
+    if (parameter.offset() < 0 || parameter.count() < 0 ||
+        parameter.count() > module.count() - parameter.offset() || parameter.first() < 0 ||
+        parameter.first() > kLargestModule) {
       refuse_layout(
           fmt::format("parameter {} outside of module {}", parameter.name(), module.name()));
     }

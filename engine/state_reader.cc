@@ -65,6 +65,11 @@ void StateReader::add_place(const proto::StoredParameter& parameter, Place place
   whole.places.push_back(place);
 }
 
+Elements StateReader::count(const std::string& parameter) const {
+  const auto found = parameters_.find(parameter);
+  return Elements(found == parameters_.end() ? 0 : found->second.count);
+}
+
 bool StateReader::has(StateArray array) const {
   return array == StateArray::weights || static_cast<int>(array) <= format_.moments;
 }

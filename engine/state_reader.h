@@ -31,6 +31,8 @@ class StateReader {
 
   const proto::StateLayout& layout() const { return layout_; }
   bool has(const std::string& parameter) const { return parameters_.contains(parameter); }
+  /// Elements of a parameter, over all modules; 0 for one that the run does not have.
+  Elements count(const std::string& parameter) const;
   /// Whether the state has this array (master and weights always).
   bool has(StateArray array) const;
   /// Elements [first, first + out.size()) of a parameter as fp32.

@@ -16,6 +16,9 @@ double* phase_of(StepKind kind, StepPhases& phases) {
     case StepKind::head_evaluate:
       return &phases.forward;
     case StepKind::head_train:
+    case StepKind::head_fold:
+    case StepKind::head_gradients:
+    case StepKind::head_finish:
     case StepKind::block_backward:
     case StepKind::embed_backward:
       return &phases.backward;

@@ -20,6 +20,7 @@
 #include "engine/run_setup.h"
 #include "engine/run_state.h"
 #include "model/presets.h"
+#include "tiers/topology.h"
 
 namespace headrace::engine {
 
@@ -104,7 +105,9 @@ class Training {
       summary_.run_directory.clear();
     }
     summary_.seconds = seconds_since(begin);
+    summary_.device_budget = options_.memory.device_memory.value_or(Bytes(0));
     summary_.host_budget = options_.memory.host_memory;
+    summary_.disk_capacity = tiers::disk_capacity(options_.nvme_paths);
     summary_.device_high_water = engine_.device_high_water();
     summary_.host_high_water = engine_.host_high_water();
     summary_.gap = engine_.schedule_gap();
@@ -390,7 +393,7 @@ class Training {
     summary_.traffic += report.engine.traffic;
     summary_.speculative_steps += report.engine.speculation != Speculation::none ? 1 : 0;
     summary_.redone_steps += report.engine.speculation == Speculation::redone ? 1 : 0;
-    if (report.step > kStepsLearned) {
+    if (steps_here_ > kStepsLearned) {
       prediction_ratios_.push_back(report.seconds / report.engine.predicted_seconds);
     }
     // Goes into the next commit: this one is done.

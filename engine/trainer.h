@@ -73,11 +73,13 @@ struct TrainSummary {
   int64_t tokens = 0;
   tiers::TierTraffic traffic;
   TimeSplit split;
+  Bytes device_budget;  ///< in use, whoever chose it; 0: no device tier
   Bytes host_budget;
   Bytes device_high_water;
   Bytes host_high_water;
   Bytes peak_rss;
   Bytes bytes_on_disk;
+  Bytes disk_capacity;   ///< of what holds the run; 0: not known
   Bytes written_by_run;  ///< to nvme, with what it wrote before it was resumed
   std::optional<ScheduleGap> gap;
   /// Median over the steps from the third on of measured / predicted seconds.

@@ -1,5 +1,6 @@
 #include "engine/vocabulary_tiles.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace headrace::engine {
@@ -12,7 +13,7 @@ std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_
   const int64_t units = (config.vocab_size + unit - 1) / unit;
   std::vector<int64_t> choices = {0};
   int64_t last = units;
-  for (int64_t tiles = 2; tiles <= units; ++tiles) {
+  for (int64_t tiles = 2; tiles <= std::min(units, kMostVocabTiles); ++tiles) {
     const int64_t size = (units + tiles - 1) / tiles;
     if (std::exchange(last, size) != size) {
       choices.push_back(size * unit);

@@ -10,8 +10,11 @@
 
 namespace headrace::engine {
 
+/// A step has operations and objects for each tile: more of them cost more than they save.
+inline constexpr int64_t kMostVocabTiles = 256;
+
 /// Sizes of vocabulary tiles to choose from, as LayoutOptions::tile_rows, largest first: one tile,
-/// then as even ones as can be, of whole units.
+/// then as even ones as can be, of whole units; none that gives more than kMostVocabTiles.
 std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_t logits_tile);
 
 /// One operation of the compute lane.

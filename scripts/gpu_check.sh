@@ -63,6 +63,7 @@ describe_machine() {
 }
 
 run_build() {
+  set -euo pipefail  # bash -c does not inherit them
   local architectures
   architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null |
     head -n 1 | tr -d '. ' || true)
@@ -72,6 +73,7 @@ run_build() {
 }
 
 sanitize() {
+  set -euo pipefail  # bash -c does not inherit them
   local tool=$1
   HEADRACE_TEST_GPU=1 HEADRACE_CUDA_LIBRARY=$PWD/$built/bin/libheadrace_cuda.so \
     compute-sanitizer --tool "$tool" --error-exitcode 1 --launch-timeout 60 \
@@ -81,6 +83,7 @@ sanitize() {
 
 # A model in 1/8 of the device memory that it would take beside one with all of it.
 streamed_training() {
+  set -euo pipefail  # bash -c does not inherit them
   local train=("$built/bin/headrace" train --model "$folder/model" --data README.md
     --config "$folder/config.json" --micro-batch 4 --host-memory "$6")
   local full=$1 eighth=$2 seq=$3 steps=$4 preset=$5

@@ -200,8 +200,16 @@ void ContentsReader::add_to_snapshot(std::string_view key, std::string_view valu
     snapshot.objects.emplace(rest.substr(kObjectPrefix.size()), object(key, value));
     return;
   }
+  if (rest != kSnapshotRecord) {
+    throw InputError(fmt::format("{}: unknown key '{}' in the catalog", directory_, key));
+  }
   const auto record = from_bytes<proto::SnapshotRecord>(value, key, directory_);
   const proto::GenerationRecord& committed = record.generation();
+  if (committed.generation() != generation) {
+    throw InputError(
+        fmt::format("{}: the catalog's value of '{}' is damaged: it is of generation {}",
+                    directory_, key, committed.generation()));
+  }
   snapshot.committed_unix_nanoseconds = committed.committed_unix_nanoseconds();
   snapshot.taken_unix_nanoseconds = record.taken_unix_nanoseconds();
   snapshot.automatic = record.automatic();

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -83,6 +85,22 @@ Bytes MachineLimits::memory_usable() const {
     usable = std::min(usable, *cgroup_limit - std::min(cgroup_usage, *cgroup_limit));
   }
   return usable;
+}
+
+Bytes disk_capacity(const std::vector<std::string>& paths) {
+  std::set<dev_t> counted;
+  Bytes sum;
+  for (const std::string& path : paths) {
+    struct stat info {};
+    struct statvfs space {};
+    if (::stat(path.c_str(), &info) != 0 || ::statvfs(path.c_str(), &space) != 0) {
+      return {};
+    }
+    if (counted.insert(info.st_dev).second) {
+      sum += Bytes(static_cast<int64_t>(space.f_blocks)) * static_cast<int64_t>(space.f_frsize);
+    }
+  }
+  return sum;
 }
 
 MachineLimits machine_limits(const std::string& path, const std::string& root) {

@@ -50,4 +50,7 @@ struct MachineLimits {
 /// missing cgroup files mean no limit.
 MachineLimits machine_limits(const std::string& path, const std::string& root = "");
 
+/// Of the filesystems that the folders lie on together, each once; 0 where one cannot be asked.
+Bytes disk_capacity(const std::vector<std::string>& paths);
+
 }  // namespace headrace::tiers

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "aio/profile_catalog.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/gpu_options.h"
 #include "engine/run_setup.h"
 #include "engine/trainer.h"
 #include "model/shapes.h"
@@ -65,15 +67,15 @@ void use_given_rates(const GivenRates& given, engine::Hardware& hardware) {
   set(hardware.nvme_write, bytes(given.nvme_write, "--nvme-write-rate"));
 }
 
-/// A GPU that was named brings its memory, drives their room, where no budget is given.
+/// A GPU that was named brings its memory, less what a run leaves to CUDA, drives their room, where
+/// no budget is given.
 void use_hardware_budgets(const engine::Hardware& hardware, engine::Settings& settings) {
   constexpr double kDiskShare = 0.9;
   if (hardware.device_size && !settings.budgets.device) {
-    log_message(LogLevel::info,
-                fmt::format("headrace.device_memory: {} of the card that --hardware names",
-                            format_bytes(*hardware.device_size)));
-    settings.budgets.device = hardware.device_size;
-    settings.compute = engine::ComputePlace::device;
+    const Bytes size = *hardware.device_size;
+    settings.budgets.device = std::max(size - engine::gpu_headroom(size), Bytes(0));
+    log_info("headrace.device_memory: {} of the {} of the card that --hardware names",
+             format_bytes(*settings.budgets.device), format_bytes(size));
   }
   if (hardware.drives > 0 && hardware.drive_size.count() > 0 && !settings.budgets.nvme) {
     settings.budgets.nvme =
@@ -89,8 +91,17 @@ PlanReport ask(Arguments& arguments) {
   engine::PlanQuestion& question = report.question;
   question.config = model::find_model_config(arguments.model);
   model::check_sequence_length(question.config, arguments.seq);
-  engine::Settings settings = arguments.settings.resolve(question.config, arguments.steps);
-  report.hardware = engine::known_hardware(settings);
+  const bool names_gpu = engine::names_gpu(arguments.hardware);
+  engine::Settings settings =
+      arguments.settings.resolve(question.config, arguments.steps, names_gpu);
+  if (names_gpu && settings.compute == engine::ComputePlace::host) {
+    throw UsageError("--hardware names a GPU, but headrace.compute is host; remove one of the two");
+  }
+  std::optional<device::GpuFound> gpu;
+  if (!names_gpu) {  // else the one that is here does not count
+    gpu = engine::find_gpu_for(settings);
+  }
+  report.hardware = engine::known_hardware(settings, gpu ? gpu->name : "");
   engine::add_named_hardware(arguments.hardware, settings, report.hardware);
   use_given_rates(arguments.rates, report.hardware);
   use_hardware_budgets(report.hardware, settings);
@@ -98,7 +109,10 @@ PlanReport ask(Arguments& arguments) {
       settings.budgets.host
           ? "given"
           : "a share of this machine's free memory; --host-memory says what another one has";
-  question.options = engine::make_engine_options(settings, arguments.seq);
+  question.options = engine::make_engine_options(settings, arguments.seq, gpu);
+  if (names_gpu) {
+    engine::apply_gpu_rules(question.options.memory);
+  }
   question.options.memory.has_nvme |= report.hardware.drives > 0;
   engine::use_hardware(report.hardware, settings, question.options);
   return report;
@@ -140,6 +154,9 @@ void run_sweep(const PlanReport& report, const Arguments& arguments) {
 }
 
 void run(Arguments arguments) {
+  if (!arguments.sweep.empty() && arguments.tokens) {
+    throw UsageError("--tokens does not go with --sweep, whose table has no column for it");
+  }
   PlanReport report = ask(arguments);
   if (!arguments.sweep.empty()) {
     run_sweep(report, arguments);

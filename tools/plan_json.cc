@@ -53,12 +53,20 @@ json state_json(const engine::StepPlan& plan) {
     return {{"bytes", bytes.count()}, {"tier", to_string(tier)}};
   };
   const engine::Placement& placement = plan.placement;
+  const auto levels = engine::count_levels(plan.recompute);
   return {
       {"parameters", plan.parameters.count()},
       {"weights", object(plan.state.weights, placement.weights)},
       {"optimizer_state", object(plan.state.optimizer, placement.optimizer)},
+      {"optimizer_on_device", object(plan.state.optimizer_on_device, Tier::device)},
       {"gradients", object(plan.state.gradients, placement.gradients)},
       {"activations", object(plan.state.activations, placement.activations)},
+      {"saved", object(plan.state.saved, placement.activations)},
+      {"recompute",
+       {{"block", levels[model::Recompute::block]},
+        {"mlp", levels[model::Recompute::mlp]},
+        {"none", levels[model::Recompute::none]}}},
+      {"vocabulary_tiles", plan.vocab_tiles},
       {"workspace", object(plan.fixed, placement.compute)},
       {"nvme_for_good", plan.nvme_for_good.count()},
       {"shards", plan.shards},

@@ -49,7 +49,7 @@ void add_rates(const engine::Hardware& hardware, bool has_device, std::string& t
 void add_state(const engine::StepPlan& plan, DType dtype, std::string& text) {
   text += fmt::format("{:<18} {:>10} {:>10}\n", "What goes where", "elements", "bytes");
   const auto row = [&](const char* what, double elements, Bytes size, std::string_view where) {
-    text += fmt::format("  {:<16} {:>10} {:>10}   {}\n", what,
+    text += fmt::format("  {:<18} {:>8} {:>10}   {}\n", what,
                         elements > 0 ? format_count(elements) : "", format_bytes(size), where);
   };
   const auto parameters = static_cast<double>(plan.parameters.count());
@@ -57,11 +57,21 @@ void add_state(const engine::StepPlan& plan, DType dtype, std::string& text) {
   const auto down = [](Tier tier) { return fmt::format("down to {}", to_string(tier)); };
   const engine::Placement& placement = plan.placement;
   row("weights", parameters, plan.state.weights, home(placement.weights));
+  const bool is_split =
+      plan.state.optimizer_on_device > Bytes(0) && placement.optimizer != Tier::device;
   row("optimizer state", parameters, plan.state.optimizer,
-      fmt::format("{}, in {} shards", home(placement.optimizer), plan.shards));
+      fmt::format("{}, in {} shards{}", home(placement.optimizer), plan.shards,
+                  is_split ? fmt::format(", {} of it on device",
+                                         format_bytes(plan.state.optimizer_on_device))
+                           : ""));
   row("gradients", parameters, plan.state.gradients, down(placement.gradients));
   row("activations", as_double(plan.state.activations) / as_double(bytes_for(Elements(1), dtype)),
       plan.state.activations, down(placement.activations));
+  row("saved for backward", 0, plan.state.saved, engine::describe(plan.recompute));
+  if (plan.vocab_tiles > 1) {
+    text += fmt::format("  {:<18} {:>8} {:>10}   of {} entries each\n", "vocabulary tiles",
+                        plan.vocab_tiles, "", plan.vocab_tile_entries);
+  }
   row("workspace", 0, plan.fixed, fmt::format("in {}", to_string(placement.compute)));
 }
 

@@ -14,10 +14,16 @@ namespace {
 
 using engine::PlanQuestion;
 
+/// So that no product of counts overflows.
+constexpr int64_t kMostCount = 1'000'000;
+
 int64_t count_of(const std::string& text, const char* key) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec == std::errc::result_out_of_range || value > kMostCount) {
+    throw UsageError(fmt::format("--sweep {}: {} is more than {}", key, text, kMostCount));
+  }
   if (result.ec != std::errc() || result.ptr != end || value <= 0) {
     throw UsageError(fmt::format("--sweep {}: \"{}\" is no positive whole number", key, text));
   }

@@ -34,15 +34,17 @@ void SettingOptions::add_to(CLI::App& command) {
   command.add_option("--seed", context_.seed, "Seed of the data order");
 }
 
-engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_t total_steps) {
+engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_t total_steps,
+                                         bool names_gpu) {
   context_.device_memory = size_of(device_memory_, "--device-memory");
   context_.host_memory = size_of(host_memory_, "--host-memory");
   context_.nvme_budget = size_of(nvme_budget_, "--nvme-budget");
   context_.total_steps = total_steps;
   context_.hidden_size = model.hidden_size;
   const device::GpuSearch gpus = device::find_gpu();
-  context_.has_gpu = gpus.gpu.has_value();
-  if (!context_.has_gpu) {
+  context_.has_gpu = names_gpu || gpus.gpu.has_value();
+  context_.no_gpu_reason = gpus.refusal;
+  if (!gpus.gpu) {
     log_debug("no GPU: {}", gpus.refusal);
   }
   const proto::ParsedConfig parsed = proto::load_config(config_);

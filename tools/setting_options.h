@@ -18,7 +18,9 @@ class SettingOptions {
 
   /// The settings for the model; what the command line replaced and what each "auto" became is
   /// logged. Throws InputError.
-  engine::Settings resolve(const model::ModelConfig& model, int64_t total_steps);
+  /// `names_gpu`: for a machine with a GPU, whatever this one has.
+  engine::Settings resolve(const model::ModelConfig& model, int64_t total_steps,
+                           bool names_gpu = false);
 
   const std::string& config() const { return config_; }
 

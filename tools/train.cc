@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <utility>
@@ -106,10 +105,8 @@ class Console {
 /// What this pace does to the drives: they are rated in writes of their whole size per day.
 void print_wear(const engine::TrainSummary& summary) {
   const int64_t steps = summary.steps - summary.resumed_from;
-  std::error_code error;
-  const auto space = std::filesystem::space(summary.run_directory, error);
-  if (summary.run_directory.empty() || error || steps == 0 || summary.traffic.nvme_write == 0 ||
-      space.capacity == 0) {
+  if (summary.run_directory.empty() || steps == 0 || summary.traffic.nvme_write == 0 ||
+      summary.disk_capacity == Bytes(0)) {
     return;
   }
   constexpr double kSecondsPerDay = 86400;
@@ -120,12 +117,11 @@ void print_wear(const engine::TrainSummary& summary) {
       "of {}; {} by the run so far\n",
       format_bytes(Bytes(summary.traffic.nvme_write / steps)),
       format_bytes(Bytes(static_cast<int64_t>(per_day))),
-      per_day / static_cast<double>(space.capacity),
-      format_bytes(Bytes(static_cast<int64_t>(space.capacity))),
-      format_bytes(summary.written_by_run));
+      per_day / static_cast<double>(summary.disk_capacity.count()),
+      format_bytes(summary.disk_capacity), format_bytes(summary.written_by_run));
 }
 
-void print_summary(const engine::TrainSummary& summary, const engine::Settings& settings) {
+void print_summary(const engine::TrainSummary& summary) {
   fmt::print("Summary\n");
   fmt::print(
       "  steps            {}{} ({} skipped), {} tokens in {}\n", summary.steps,
@@ -152,12 +148,12 @@ void print_summary(const engine::TrainSummary& summary, const engine::Settings& 
     fmt::print("  prediction       steps took {:.3f} of the time predicted before each (median)\n",
                *summary.prediction_ratio);
   }
-  const Bytes budget = settings.budgets.device.value_or(Bytes(0)) + summary.host_budget;
+  const Bytes budget = summary.device_budget + summary.host_budget;
   fmt::print(
       "  peak memory      {} resident; budgets {} (device {}, host {}), arenas used {} and {}\n",
-      format_bytes(summary.peak_rss), format_bytes(budget),
-      format_bytes(settings.budgets.device.value_or(Bytes(0))), format_bytes(summary.host_budget),
-      format_bytes(summary.device_high_water), format_bytes(summary.host_high_water));
+      format_bytes(summary.peak_rss), format_bytes(budget), format_bytes(summary.device_budget),
+      format_bytes(summary.host_budget), format_bytes(summary.device_high_water),
+      format_bytes(summary.host_high_water));
   fmt::print("  on nvme          {}\n", format_bytes(summary.bytes_on_disk));
   print_wear(summary);
 }
@@ -182,7 +178,7 @@ void run(Arguments arguments) {
   const engine::TrainSummary summary =
       engine::train(arguments.job, settings, observer, stop_requested());
   console.finish();
-  print_summary(summary, settings);
+  print_summary(summary);
   fmt::print("  model            {}\n", arguments.job.output_folder);
   if (!summary.run_directory.empty()) {
     fmt::print("  run              {}\n", summary.run_directory);

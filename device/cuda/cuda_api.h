@@ -52,7 +52,7 @@ struct LtProduct {
   DType ab_type = DType::f32;
   DType c_type = DType::f32;
   bool allow_tf32 = false;  ///< fp32 operands may be rounded to tf32
-  // Powers of two, in bytes, that the addresses are multiples of; 256 at most.
+  // Powers of two, in bytes, that the addresses are multiples of; 16 at most.
   uint32_t a_alignment = 0, b_alignment = 0, c_alignment = 0;
   size_t workspace = 0;  ///< most bytes the algorithm may use
 

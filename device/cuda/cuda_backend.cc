@@ -69,12 +69,28 @@ std::string describe(const GpuFacts& facts) {
                      version(facts.driver_version));
 }
 
-GpuSearch search() {
-  GpuSearch result;
-  const std::shared_ptr<CudaApi> api = open_api(result.refusal);
-  if (api == nullptr) {
-    return result;
+/// Runs a kernel: the library may hold none for this GPU, which nothing before a launch tells.
+void try_kernel(CudaDevice& device) {
+  constexpr Elements kCount{64};
+  const auto memory = device.allocate(2 * bytes_for(kCount, DType::f32));
+  const auto stream = device.create_stream("hr-try");
+  std::byte* const target = memory->data() + bytes_for(kCount, DType::f32).count();
+  try {
+    device.kernels().accumulate(*stream, memory->data(), DType::f32,
+                                reinterpret_cast<float*>(target), kCount, true);
+    stream->synchronize();
+  } catch (const CudaError& error) {
+    throw CudaError(fmt::format(
+        "its kernels do not run; the CUDA backend may be built for other GPUs than compute "
+        "capability {}.{} (HEADRACE_CUDA_ARCHITECTURES): {}",
+        device.facts().major, device.facts().minor, error.what()));
   }
+}
+
+}  // namespace
+
+GpuSearch find_gpu(const std::shared_ptr<CudaApi>& api) {
+  GpuSearch result;
   int count = 0;
   const Status status = api->device_count(&count);
   if (!status.is_ok() || count == 0) {
@@ -86,7 +102,9 @@ GpuSearch search() {
   }
   try {
     const auto device = std::make_unique<CudaDevice>(api, 0);
+    try_kernel(*device);
     GpuFound found;
+    found.name = device->facts().name;
     found.description = describe(device->facts());
     found.memory = Bytes(device->facts().memory);
     found.free_memory = device->free_memory();
@@ -98,12 +116,12 @@ GpuSearch search() {
   return result;
 }
 
-}  // namespace
-
 }  // namespace cuda
 
 GpuSearch find_gpu() {
-  return cuda::search();
+  GpuSearch result;
+  const std::shared_ptr<cuda::CudaApi> api = cuda::open_api(result.refusal);
+  return api == nullptr ? result : cuda::find_gpu(api);
 }
 
 }  // namespace headrace::device

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/host_ranges.h"
 #include "device/device.h"
+#include "device/gpu.h"
 
 namespace headrace::device::cuda {
 
@@ -35,5 +36,8 @@ class CudaDevice : public Device {
   HostRanges ranges_;
   CudaKernels kernels_;
 };
+
+/// device::find_gpu() behind the API: a GPU that has run a kernel, or why there is none.
+GpuSearch find_gpu(const std::shared_ptr<CudaApi>& api);
 
 }  // namespace headrace::device::cuda

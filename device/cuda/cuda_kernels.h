@@ -14,8 +14,8 @@ struct KernelOptions {
 
 /// Kernels of the CUDA device: checks the arguments, lays the work out over a grid and launches it.
 /// No sum uses atomics, so results are the same bits on one machine; those of matrix products are
-/// for addresses and strides of equal alignment (16 bytes). Streams must be CudaStreams.
-/// Thread-safe.
+/// for equal strides and for addresses that are multiples of 16 bytes, or of the same power of two
+/// below it. Streams must be CudaStreams. Thread-safe.
 class CudaKernels : public Kernels {
  public:
   /// `gpu` must outlive the kernels.

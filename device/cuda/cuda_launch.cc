@@ -10,7 +10,6 @@ namespace headrace::device::cuda {
 namespace {
 
 constexpr int64_t kMostBlocksX = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMostBlocksY = 65535;
 constexpr uint32_t kWarp = 32;
 constexpr uint32_t kElementwiseThreads = 256;
 

@@ -17,6 +17,9 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 /// Of Kernels' callers; InternalError for the stream of another device.
 CudaStream& cuda_stream(Stream& stream);
 
+/// What CUDA has of them in the second dimension of a grid.
+inline constexpr int64_t kMostBlocksY = 65535;
+
 /// A grid of x by y blocks; nothing is launched where one of them is 0. InternalError where CUDA
 /// has no such grid.
 Launch make_launch(KernelId kernel, DType dtype, int64_t x, int64_t y, uint32_t threads,

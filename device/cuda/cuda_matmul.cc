@@ -17,8 +17,10 @@ constexpr int64_t kLeastWorkspace = int64_t{16} << 10;
 constexpr int64_t kPartialResults = 8;
 constexpr int64_t kWorkspaceAlignment = 256;
 
+// Not more than the widest load, or products would have other bits where an arena puts a matrix at
+// another multiple of it.
 uint32_t alignment_of(const void* address) {
-  const auto bits = reinterpret_cast<uintptr_t>(address) | 256U;
+  const auto bits = reinterpret_cast<uintptr_t>(address) | 16U;
   return static_cast<uint32_t>(bits & ~(bits - 1));
 }
 

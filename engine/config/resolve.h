@@ -16,6 +16,7 @@ struct ResolveContext {
   // Facts.
   int64_t ranks = 1;
   bool has_gpu = false;
+  std::string no_gpu_reason;           ///< where it is known
   std::optional<int64_t> hidden_size;  ///< of the model
   std::optional<int64_t> total_steps;  ///< of the run
 

@@ -315,7 +315,8 @@ void Resolver::resolve_compute() {
   if (wants_device && !has_device) {
     problems_.add(
         "headrace.compute: device without a GPU needs headrace.device_memory, the size of the "
-        "emulated device");
+        "emulated device{}",
+        context_.no_gpu_reason.empty() ? "" : "; no GPU is used: " + context_.no_gpu_reason);
   }
   if (!wants_device && settings.budgets.device) {
     problems_.add(

@@ -94,7 +94,9 @@ std::string ask_libcuda(const Library& cuda, GpuFacts& facts) {
       name_of == nullptr || memory_of == nullptr || bus_id_of == nullptr) {
     return "libcuda.so.1 lacks a function that every driver has";
   }
-  version(&facts.cuda_version);
+  if (const int result = version(&facts.cuda_version); result != 0) {
+    return fmt::format("cuDriverGetVersion failed with CUresult {}", result);
+  }
   int count = 0;
   if (const int result = init(0); result != 0) {
     return fmt::format("cuInit failed with CUresult {}", result);

@@ -28,13 +28,23 @@ std::string header_of(const std::string& tag) {
   return "step," + tag.substr(tag.rfind('/') + 1);
 }
 
-/// Takes the rows behind the last header away that are not to be kept; a row that was cut off too.
-void trim(const std::string& path, const std::string& tag, const KeepScalar& keep) {
-  std::ifstream old(path);
+/// The lines of a file, without one that was cut off.
+std::vector<std::string> whole_lines_of(const std::string& path) {
+  std::ifstream file(path);
   std::vector<std::string> lines;
-  for (std::string line; std::getline(old, line) && !old.eof();) {  // eof: no end of line
+  for (std::string line; std::getline(file, line) && !file.eof();) {  // eof: no end of line
     lines.push_back(line);
   }
+  // What could not be read must not be taken for the end of the file: the rest would be lost.
+  if (!file.is_open() || file.bad()) {
+    throw IoError("cannot read the CSV file", {.path = path, .error_number = errno});
+  }
+  return lines;
+}
+
+/// Takes the rows behind the last header away that are not to be kept; a row that was cut off too.
+void trim(const std::string& path, const std::string& tag, const KeepScalar& keep) {
+  std::vector<std::string> lines = whole_lines_of(path);
   const auto last_header = std::find(lines.rbegin(), lines.rend(), header_of(tag));
   const auto first_row = last_header.base();
   lines.erase(std::remove_if(first_row, lines.end(),
@@ -83,7 +93,12 @@ void CsvSink::begin(const std::string& tag, const std::string& path) {
     return;
   }
   std::error_code error;
-  if (keep_ && fs::exists(path, error)) {
+  const bool exists = fs::exists(path, error);
+  if (error) {
+    throw IoError("cannot find out whether the CSV file exists",
+                  {.path = path, .error_number = error.value()});
+  }
+  if (keep_ && exists) {
     trim(path, tag, keep_);
   } else {
     append(path, header_of(tag));

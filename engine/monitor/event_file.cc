@@ -100,6 +100,23 @@ void trim(const std::string& path, const KeepScalar& keep) {
   }
 }
 
+/// The event files in a folder whose names end so.
+std::vector<std::string> event_files_of(const std::string& folder, const std::string& ending) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with("events.out.tfevents.") && name.ends_with(ending)) {
+      files.push_back(at->path().string());
+    }
+  }
+  if (error) {
+    throw IoError("cannot list the folder of event files",
+                  {.path = folder, .error_number = error.value()});
+  }
+  return files;
+}
+
 }  // namespace
 
 std::string tfrecord(const std::string& bytes) {
@@ -120,6 +137,10 @@ std::vector<tensorboard::Event> read_events(const std::string& path) {
       break;
     }
   }
+  // What could not be read must not be taken for the end of the file: the rest would be lost.
+  if (file.bad()) {
+    throw IoError("cannot read the event file", {.path = path, .error_number = errno});
+  }
   return events;
 }
 
@@ -133,19 +154,19 @@ TensorBoardSink::TensorBoardSink(const std::string& folder, const std::string& r
   }
   const std::string ending = "." + (run.empty() ? "headrace" : run);
   if (keep && !run.empty()) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with("events.out.tfevents.") && name.ends_with(ending)) {
-        trim(entry.path().string(), keep);
-      }
+    for (const std::string& file : event_files_of(folder, ending)) {
+      trim(file, keep);
     }
   }
   const auto second = static_cast<int64_t>(now_seconds());
-  for (int number = 0; path_.empty() || fs::exists(path_); ++number) {
+  for (int number = 0; path_.empty() || fs::exists(path_, error); ++number) {
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}{}", folder, second, host_name(),
                         ::getpid(), number, ending);
   }
   file_.open(path_, std::ios::binary | std::ios::trunc);
+  if (!file_) {
+    throw IoError("cannot make the event file", {.path = path_, .error_number = errno});
+  }
   tensorboard::Event version;
   version.set_file_version(kFileVersion);
   append(std::move(version));

@@ -217,6 +217,9 @@ std::vector<Remedy> find_remedies(const PlanQuestion& question) {
   if (memory.has_nvme && !memory.nvme_activations) {
     add("headrace.activation_nvme: true").options.memory.nvme_activations = true;
   }
+  if (memory.recompute && memory.recompute != model::Recompute::block) {
+    add("headrace.recompute: block").options.memory.recompute = model::Recompute::block;
+  }
   if (question.options.shape.batch > 1) {
     add("--micro-batch 1").options.shape.batch = 1;
   }

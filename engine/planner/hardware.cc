@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <filesystem>
 
@@ -12,10 +13,17 @@
 #include "engine/nvme_weights.h"
 #include "engine/planner/data_sheet.h"
 #include "engine/step_trace.h"
+#include "tiers/topology.h"
 
 namespace headrace::engine {
 
 namespace {
+
+// Of a GPU without a data sheet, for the first step: what an older card reaches over PCIe 4.
+constexpr double kGpuFlops = 100e12;
+constexpr double kGpuFlopsF32 = 20e12;
+constexpr double kGpuMemoryRate = 800e9;
+constexpr double kGpuLinkRate = 20e9;
 
 std::string measured(int64_t unix_seconds) {
   const auto time = static_cast<std::time_t>(unix_seconds);
@@ -63,12 +71,15 @@ void use_machine(const proto::MachineProfile& machine, const Settings& settings,
                  Hardware& hardware) {
   const std::string source = measured(machine.measured_unix_seconds());
   const std::string dtype = settings.dtype == DType::f32 ? "fp32" : "bf16";
+  set(hardware.cpu_memory, optimizer_rate(machine, settings), source);
+  if (hardware.has_gpu) {
+    return;  // the rest was measured on the CPU
+  }
   for (const proto::MatmulRate& matmul : machine.matmul()) {
     if (matmul.dtype() == dtype) {
       set(hardware.compute, matmul.flops_per_second(), source + " on " + machine.device());
     }
   }
-  set(hardware.cpu_memory, optimizer_rate(machine, settings), source);
   set(hardware.host_to_device, machine.host_to_device_rate(), source);
   set(hardware.device_to_host, machine.device_to_host_rate(), source);
 }
@@ -92,34 +103,70 @@ void use_stored_drives(const std::vector<std::string>& paths, const aio::Profile
   use_storage(rates->read + rates->write, oldest, hardware);
 }
 
-Bytes capacity_below(const std::vector<std::string>& paths) {
-  Bytes sum;
-  for (const std::string& path : paths) {
-    std::error_code error;
-    const auto space = std::filesystem::space(path, error);
-    if (error) {
-      return {};
-    }
-    sum += Bytes(static_cast<int64_t>(space.capacity));
-  }
-  return sum;
-}
-
 /// A figure of a data sheet, of which a part is taken.
 Rate part_of(double value, double share, const char* unit, const std::string& name) {
   return {value * share,
           fmt::format("{:g} of {} ({}, data sheet)", share, format_rate(value, unit), name)};
 }
 
+/// In lower case.
+std::vector<std::string> words_of(const std::string& name) {
+  std::vector<std::string> words(1);
+  for (const char each : name) {
+    const auto character = static_cast<unsigned char>(each);
+    if (std::isalnum(character) != 0) {
+      words.back() += static_cast<char>(std::tolower(character));
+    } else if (!words.back().empty()) {
+      words.emplace_back();
+    }
+  }
+  return words;
+}
+
 void use_gpu(const DataSheet& sheet, const Settings& settings, Hardware& hardware) {
   const double flops = settings.dtype == DType::f32   ? sheet.flops_f32
                        : settings.dtype == DType::f16 ? sheet.flops_f16
                                                       : sheet.flops_bf16;
-  hardware.device_size = sheet.memory;
+  hardware.has_gpu = true;
   hardware.compute = part_of(flops, kComputeShare, "FLOP/s", sheet.name);
   hardware.device_memory = part_of(sheet.memory_rate, kDeviceMemoryShare, "B/s", sheet.name);
   hardware.host_to_device = part_of(sheet.link_rate, kLinkShare, "B/s", sheet.name);
   hardware.device_to_host = hardware.host_to_device;
+}
+
+/// The data sheet of the card that CUDA calls `name`: "NVIDIA A100 80GB PCIe" has all words of
+/// a100-80gb.
+std::optional<DataSheet> data_sheet_of(const std::string& name) {
+  const std::vector<std::string> words = words_of(name);
+  const auto has = [&](const std::string& word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  if (has("laptop") || has("mig")) {
+    return std::nullopt;  // much less than the card of that name
+  }
+  for (const std::string& known : hardware_names()) {
+    const std::vector<std::string> needed = words_of(known);
+    if (!std::all_of(needed.begin(), needed.end(), has)) {
+      continue;
+    }
+    const DataSheet sheet = find_data_sheet(known);
+    if (sheet.kind == DataSheet::Kind::gpu) {
+      return sheet;
+    }
+  }
+  return std::nullopt;
+}
+
+void use_found_gpu(const std::string& name, const Settings& settings, Hardware& hardware) {
+  if (const std::optional<DataSheet> sheet = data_sheet_of(name)) {
+    use_gpu(*sheet, settings, hardware);
+    return;
+  }
+  const auto assumed = [](double value) { return Rate{value, "assumed for a GPU"}; };
+  hardware.has_gpu = true;
+  hardware.compute = assumed(settings.dtype == DType::f32 ? kGpuFlopsF32 : kGpuFlops);
+  hardware.device_memory = assumed(kGpuMemoryRate);
+  hardware.host_to_device = hardware.device_to_host = assumed(kGpuLinkRate);
 }
 
 /// Data goes over all drives in proportion to what they reach.
@@ -157,9 +204,22 @@ void use_profile(const proto::HardwareProfile& profile, const Settings& settings
   }
   if (mixed > 0) {
     hardware.drives = profile.storage_size();
-    hardware.drive_size = Bytes(0);
+    hardware.drive_size = hardware.endurance = Bytes(0);
     use_storage(mixed, oldest, hardware);
   }
+}
+
+/// Of what --hardware takes: not a data sheet, but what a probe has stored.
+bool is_profile(const std::string& name) {
+  return std::filesystem::path(name).extension() == ".pb";
+}
+
+Hardware assumed_on(const std::string& gpu, const Settings& settings) {
+  Hardware hardware = assumed_hardware();
+  if (!gpu.empty()) {
+    use_found_gpu(gpu, settings, hardware);
+  }
+  return hardware;
 }
 
 double per_second(const std::optional<Bytes>& limit) {
@@ -178,22 +238,29 @@ std::string format_rate(double per_second, const char* unit) {
   return fmt::format("{:.3g} {}{}", per_second, kPrefixes[prefix], unit);
 }
 
-Hardware known_hardware(const Settings& settings, const aio::ProfileCatalog& catalog) {
-  Hardware hardware = assumed_hardware();
+Hardware known_hardware(const Settings& settings, const aio::ProfileCatalog& catalog,
+                        const std::string& gpu) {
+  Hardware hardware = assumed_on(gpu, settings);
   if (const auto profile = catalog.machine(host_name())) {
     use_machine(profile->machine(), settings, hardware);
   }
   use_stored_drives(settings.offload.nvme_paths, catalog, hardware);
-  hardware.drive_size = capacity_below(settings.offload.nvme_paths);
+  hardware.drive_size = tiers::disk_capacity(settings.offload.nvme_paths);
   return hardware;
 }
 
-Hardware known_hardware(const Settings& settings) {
+Hardware known_hardware(const Settings& settings, const std::string& gpu) {
   try {
-    return known_hardware(settings, aio::ProfileCatalog::standard());
+    return known_hardware(settings, aio::ProfileCatalog::standard(), gpu);
   } catch (const InputError&) {  // no home folder, no profiles
-    return assumed_hardware();
+    return assumed_on(gpu, settings);
   }
+}
+
+bool names_gpu(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return !is_profile(name) && find_data_sheet(name).kind == DataSheet::Kind::gpu;
+  });
 }
 
 void add_named_hardware(const std::vector<std::string>& names, const Settings& settings,
@@ -207,7 +274,7 @@ void add_named_hardware(const std::vector<std::string>& names, const Settings& s
     }
   };
   for (const std::string& name : names) {
-    if (std::filesystem::path(name).extension() == ".pb") {
+    if (is_profile(name)) {
       use_profile(load_profile(name), settings, hardware);
       continue;
     }
@@ -222,6 +289,7 @@ void add_named_hardware(const std::vector<std::string>& names, const Settings& s
       case DataSheet::Kind::gpu:
         once(gpu, name, "GPU");
         use_gpu(sheet, settings, hardware);
+        hardware.device_size = sheet.memory;
         break;
       case DataSheet::Kind::host:
         once(host, name, "host");

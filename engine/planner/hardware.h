@@ -27,6 +27,7 @@ struct Hardware {
   Rate device_to_host;
   Rate nvme_read;  ///< each while both go on, all drives together
   Rate nvme_write;
+  bool has_gpu = false;              ///< compute, device memory and link are those of a GPU
   std::optional<Bytes> device_size;  ///< of a GPU that was named
   int drives = 0;                    ///< that were named; 0: what the nvme paths lie on
   Bytes drive_size;                  ///< of the drives together; 0: not known
@@ -43,10 +44,12 @@ inline constexpr double kLinkShare = 0.8;
 inline constexpr double kDriveShare = 0.7;
 
 /// What is known of this machine: what `headrace probe` has stored, else what is assumed. With
-/// nvme paths whose storage has a profile, its rates.
-Hardware known_hardware(const Settings& settings, const aio::ProfileCatalog& catalog);
+/// nvme paths whose storage has a profile, its rates. `gpu`: the name of the GPU that computes, or
+/// empty. Probes measure the CPU: of a GPU its data sheet is known, or it is assumed.
+Hardware known_hardware(const Settings& settings, const aio::ProfileCatalog& catalog,
+                        const std::string& gpu = "");
 /// With the standard catalog; where there is none, all is assumed.
-Hardware known_hardware(const Settings& settings);
+Hardware known_hardware(const Settings& settings, const std::string& gpu = "");
 
 /// Names of the data sheets in configs/hardware, which are built into the program.
 std::vector<std::string> hardware_names();
@@ -56,6 +59,9 @@ std::vector<std::string> hardware_names();
 /// named once. InputError, UsageError.
 void add_named_hardware(const std::vector<std::string>& names, const Settings& settings,
                         Hardware& hardware);
+
+/// Whether one of the names is a GPU's. InputError for a data sheet that is not known.
+bool names_gpu(const std::vector<std::string>& names);
 
 /// Makes the options' first guesses those of the hardware, but not above the limits that are set.
 void use_hardware(const Hardware& hardware, const Settings& settings, EngineOptions& options);

@@ -54,6 +54,9 @@ void set_memory(const MemoryPlan& plan, const scheduler::Schedule& schedule, Ste
   const ModelLayout& layout = plan.layout;
   result.placement = layout.placement;
   result.state = state_bytes(layout);
+  result.recompute = layout.recompute;
+  result.vocab_tiles = layout.vocab_tiles;
+  result.vocab_tile_entries = model::vocabulary_range(layout.modules.front().spec).count;
   result.order = layout.order;
   result.update_mode = layout.update_mode;
   result.accumulates_on_device = layout.accumulates_on_device;

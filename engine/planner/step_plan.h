@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/recompute_choice.h"
 #include "model/model_config.h"
 
 namespace headrace::engine {
@@ -33,6 +34,9 @@ struct StepPlan {
   Elements parameters;  ///< without gaps
   Placement placement;
   StateBytes state;
+  RecomputeLevels recompute;
+  int64_t vocab_tiles = 1;
+  int64_t vocab_tile_entries = 0;  ///< of the first tile
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
   bool accumulates_on_device = false;

@@ -382,6 +382,40 @@ TEST_F(CudaTest, HeadsTooLargeForTheGpuAreRefusedWithAWayOut) {
   EXPECT_NE(text.find("headrace.compute: host"), std::string::npos) << text;
 }
 
+TEST_F(CudaTest, AttentionOverTooManySequencesSaysWhatToLower) {
+  start({});
+  constexpr int64_t kBatch = 65536;
+  const AttentionShape shape{kBatch, 1, 1, 1, 4, 1.0F, 4, 4, 4, 4};
+  TestMatrix x = matrix(DType::f32, kBatch, 4);
+  const Bytes size = device_->kernels().attention_scratch(shape, DType::f32);
+  const auto work = device_->allocate(size);
+  const std::string text = error_of([&] {
+    device_->kernels().attention_forward(*stream_, shape, DType::f32, x.data(), x.data(), x.data(),
+                                         x.data(), x.data<float>(), {work->data(), size});
+  });
+  EXPECT_NE(text.find("train_micro_batch_size_per_gpu"), std::string::npos) << text;
+}
+
+TEST(CudaBackend, FindsAGpuThatRunsItsKernels) {
+  const auto fake = std::make_shared<FakeCuda>();
+  const GpuSearch search = cuda::find_gpu(fake);
+  ASSERT_TRUE(search.gpu) << search.refusal;
+  EXPECT_EQ(search.gpu->name, "Fake GPU");
+  EXPECT_EQ(fake->live_objects(), 0);
+}
+
+TEST(CudaBackend, RefusesAGpuThatItHasNoKernelsFor) {
+  constexpr int kNoKernelImage = 209;
+  const auto fake = std::make_shared<FakeCuda>();
+  fake->fail_call("launch", 0, kNoKernelImage);
+  const GpuSearch search = cuda::find_gpu(fake);
+  EXPECT_FALSE(search.gpu);
+  EXPECT_NE(search.refusal.find("built for other GPUs than compute capability 9.0"),
+            std::string::npos)
+      << search.refusal;
+  EXPECT_EQ(fake->live_objects(), 0);
+}
+
 TEST(CudaBackend, SaysWhyThereIsNoGpu) {
   ASSERT_EQ(setenv("HEADRACE_CUDA_LIBRARY", "", 1), 0);
   const GpuSearch search = find_gpu();

@@ -27,8 +27,8 @@ namespace headrace::device::testing {
 struct DeviceFactory {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
-  /// Products have the same bits for addresses and strides that differ by multiples of this many
-  /// bytes.
+  /// Products have the same bits for addresses that differ by multiples of this many bytes; above
+  /// 1 for equal strides only.
   int64_t product_alignment = 1;
 
   friend std::ostream& operator<<(std::ostream& out, const DeviceFactory& factory) {
@@ -46,7 +46,7 @@ inline std::vector<DeviceFactory> all_devices() {
                                         {"fake_cuda", make_fake_cuda_device}};
   if (std::getenv("HEADRACE_TEST_GPU") != nullptr) {
     if (const GpuSearch search = find_gpu(); search.gpu) {
-      devices.push_back({"gpu", search.gpu->make_device, 256});
+      devices.push_back({"gpu", search.gpu->make_device, 16});
     }
   }
   return devices;

@@ -1,6 +1,7 @@
 """The headrace command from outside: exit codes, messages, and what is left on disk."""
 
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -12,6 +13,7 @@ from command import (
     DOES_NOT_FIT,
     INTERRUPTED,
     IO_FAILURE,
+    REPOSITORY,
     USAGE,
     CommandTest,
     interrupt,
@@ -233,6 +235,27 @@ class TrainTest(TrainSetup):
 
     def test_sequence_longer_than_the_model_allows(self):
         self.check_fails(BAD_INPUT, ["max_position_embeddings"], *self.arguments(seq_len=100000000))
+
+
+class DocumentedPlanTest(TrainSetup):
+    """The memory plan that the documentation shows is that of scripts/quickstart.sh."""
+
+    @staticmethod
+    def rows(text):
+        rows = []
+        for line in text.split("Memory plan\n")[1].splitlines():
+            if not line.startswith("  "):
+                return rows
+            rows.append(re.split(r"\s{2,}", line.strip())[0])
+        return rows
+
+    def test_has_the_rows_that_are_printed(self):
+        out = self.check_ok(*self.arguments(
+            config=REPOSITORY / "configs/zero3_nvme.json", host_memory="24MiB", steps=1, seq_len=256)).stdout
+        printed = self.rows(out)
+        self.assertIn("host budget", printed)
+        for page in ("README.md", "docs/guide.md"):
+            self.assertEqual(self.rows((REPOSITORY / page).read_text()), printed, page)
 
 
 class CheckpointTest(TrainSetup):

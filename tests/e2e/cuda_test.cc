@@ -164,6 +164,18 @@ TEST(CudaRun, BudgetOfTheDeviceIsWhatIsFreeLessHeadroom) {
   EXPECT_EQ(options.memory.device_memory, kGiB * 10);
 }
 
+TEST(CudaRun, StateOnDiskIsOverwrittenWhateverTheRatioSays) {
+  engine::EngineOptions options;
+  engine::MemoryRequest& memory = options.memory;
+  memory.wants_in_place = true;
+  memory.offload_param = memory.offload_optimizer = Tier::nvme;
+  memory.device_memory = kGiB;
+  memory.offload_ratio = 0.5;
+  EXPECT_FALSE(memory.in_place()) << "on an emulated device half of the optimizer stays there";
+  engine::use_gpu(options, device::GpuFound());
+  EXPECT_TRUE(memory.in_place());
+}
+
 /// The real GPU, where the tests with the label gpu ask for it.
 TEST(GpuTraining, HasTheNumbersOfTheCpuForEveryPlacement) {
   if (std::getenv("HEADRACE_TEST_GPU") == nullptr) {

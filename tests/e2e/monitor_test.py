@@ -1,28 +1,18 @@
-"""The tensorboard and csv_monitor blocks: read back with the tensorboard package and with csv, and
-compared with metrics.jsonl; the fields of that file compared with docs/monitoring.md."""
+"""The csv_monitor block: read back with csv and compared with metrics.jsonl; the fields of that file
+compared with docs/monitoring.md. What tensorboard reads: tensorboard_test.py."""
 
 import csv
-import json
 import re
-import subprocess
 import unittest
 
-from command import REPOSITORY, CommandTest, python_with
+from command import REPOSITORY, CommandTest
 
 BATCH = 2
 
-# Prints {tag: [[step, value], ...]} of a folder of event files.
-READER = """
-import json, sys
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
-events.Reload()
-print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)]
-                  for tag in events.Tags()["scalars"]}))
-"""
 
+class MonitoredRun(CommandTest):
+    """A run with both blocks, and what its curves have to be."""
 
-class MonitorTest(CommandTest):
     def setUp(self):
         super().setUp()
         self.model = self.init_model()
@@ -91,25 +81,14 @@ class MonitorTest(CommandTest):
             for (_, value), (_, wanted) in zip(points, curve):
                 self.assertAlmostEqual(value, wanted, delta=1e-6 * abs(wanted) + 1e-12, msg=tag)
 
+
+class MonitorTest(MonitoredRun):
     def test_csv_over_a_resumption(self):
         self.train(4)
         self.train(7)
         self.check_curves(self.csv_curves(), lambda tag: tag.replace("/", "_"))
         lr = self.csv_curves()["Train_Samples_lr"]
         self.assertEqual([step for step, _ in lr], [BATCH * i for i in range(1, 8)])
-
-    def test_tensorboard_reads_the_events(self):
-        python = python_with(["tensorboard"], self.folder / "venv")
-        if python is None:
-            print("SKIPPED: PyPI is out of reach: tensorboard cannot be had")
-            self.skipTest("PyPI is out of reach")
-        self.train(4)
-        self.train(7)
-        done = subprocess.run(
-            [python, "-c", READER, self.folder / "logs" / "tb"],
-            capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.check_curves(json.loads(done.stdout), lambda tag: tag)
 
     def test_breakdowns_are_printed(self):
         out = self.train(3).stdout

@@ -83,7 +83,8 @@ class PlanTest(PlanSetup):
 
     def test_the_device_budget_comes_from_the_card(self):
         report = self.plan_json(*self.large("--no-advice"))
-        self.assertEqual(report["budgets"]["device"], 24e9)
+        self.assertEqual(report["budgets"]["device"], 24e9 - GIB // 2, "the rest is left to CUDA")
+        self.assertEqual(report["state"]["optimizer_on_device"]["bytes"], 0)
         report = self.plan_json(*self.large("--no-advice", "--device-memory", "20GiB"))
         self.assertEqual(report["budgets"]["device"], 20 * GIB)
 
@@ -171,6 +172,10 @@ class PlanTest(PlanSetup):
         self.check_fails(USAGE, ["host-memroy", "host-memory"], *self.plan("--sweep", "host-memroy=1GiB"))
         self.check_fails(USAGE, ["micro-batch", "two"], *self.plan("--sweep", "micro-batch=two"))
         self.check_fails(USAGE, ["missing"], *self.plan("--sweep", "micro-batch"))
+        self.check_fails(USAGE, ["micro-batch", "1000000"],
+                         *self.plan("--sweep", "micro-batch=9000000000000000000"))
+        self.check_fails(USAGE, ["--tokens", "--sweep"],
+                         *self.plan("--tokens", "1e9", "--sweep", "micro-batch=1"))
         self.check_fails(BAD_INPUT, ["32768"], *self.plan("--seq-len", "100000"))
         sheet = self.folder / "drive.json"
         sheet.write_text('{"kind": "drive", "name": "x", "capacity_byte": 1}')

@@ -13,12 +13,15 @@
 #include "engine/config/resolve.h"
 #include "engine/export.h"
 #include "engine/import.h"
+#include "engine/repair.h"
 #include "engine/run_access.h"
 #include "engine/run_plan.h"
 #include "engine/run_setup.h"
+#include "engine/run_state.h"
 #include "engine/trainer.h"
 #include "model/model_config.h"
 #include "proto/config_parser.h"
+#include "tiers/catalog.h"
 
 namespace headrace {
 namespace {
@@ -352,7 +355,51 @@ TEST_P(TiledResume, AnImportGoesOnInTiles) {
   }
   EXPECT_EQ(result("moved").weights, result("whole").weights);
 }
+
+TEST_P(TiledResume, WeightsOfEveryTileAreMadeAnewFromTheMaster) {
+  json config = config_with_device({}, int64_t{256} << 20);
+  config["headrace"]["split_master"] = false;
+  config["headrace"]["device_memory"] = plan_of(config).minimum_device.count();
+  train(job("run", 2), config);
+  const std::string directory = engine::open_run(folder_ / "run")->directories().front();
+  int64_t damaged = 0;
+  for (const auto& [name, object] : tiers::read_catalog(directory + "/catalog").objects) {
+    if (name.ends_with(".weights")) {
+      const tiers::Extent& extent = object.extents.front();
+      std::fstream file(directory + "/data-" + std::to_string(extent.file),
+                        std::ios::in | std::ios::out | std::ios::binary);
+      const auto byte = static_cast<char>(file.seekg(extent.offset + 100).get());
+      file.seekp(extent.offset + 100).put(static_cast<char>(byte ^ 4));
+      ASSERT_TRUE(file.good());
+      ++damaged;
+    }
+  }
+  EXPECT_EQ(damaged, GetParam() ? 10 : 18) << "tiles, one block and the norm";
+  const auto store = engine::open_run(folder_ / "run");
+  const auto damage = store->verify([](Bytes, Bytes) {});
+  EXPECT_EQ(static_cast<int64_t>(damage.size()), damaged);
+  for (const tiers::Repair& repair : engine::repair_damage(*store, damage)) {
+    EXPECT_TRUE(repair.is_repaired) << repair.text;
+    EXPECT_THAT(repair.text, HasSubstr("made anew"));
+  }
+  EXPECT_TRUE(store->verify([](Bytes, Bytes) {}).empty());
+}
 INSTANTIATE_TEST_SUITE_P(Tied, TiledResume, ::testing::Bool());
+
+TEST_F(ResumeTest, AShapeOfOtherElementsIsNotExported) {
+  train(job("run", 1), config_of({}));
+  const auto store = engine::open_run(folder_ / "run");
+  proto::RunState state = engine::run_state_of(*store, std::nullopt);
+  engine::ExportOptions options;
+  options.output_folder = folder_ / "universal";
+  uint64_t generation = store->generations().back().generation;
+  for (const int64_t rows : {int64_t{1} << 62, int64_t{1}, int64_t{0}, int64_t{-1}}) {
+    auto& module = *state.mutable_layout()->mutable_modules(0);
+    module.mutable_parameters(0)->set_shape(0, rows);
+    store->commit(++generation, {{engine::kRunStateKey, state.SerializeAsString()}});
+    EXPECT_THROW(engine::export_universal(*store, options, [](int64_t, int64_t) {}), InputError);
+  }
+}
 
 TEST_F(ResumeTest, GoesBeyondItsFirstEnd) {
   const json config = config_of({"cpu"});

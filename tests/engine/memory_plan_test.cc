@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/vocabulary_tiles.h"
 #include "model/presets.h"
 #include "model/shapes.h"
 #include "tests/engine/plan_models.h"
@@ -84,6 +85,26 @@ TEST(MemoryPlan, VocabularyTilesAreWholeLogitsTilesAndStatisticsBlocks) {
       EXPECT_EQ(unit, expected) << hidden << " " << tile;
     }
   }
+}
+
+TEST(MemoryPlan, NoChoiceOfTilesGivesMoreThanThereMayBe) {
+  model::ModelConfig config = small_model(false);
+  config.hidden_size = 4096;  // 16 rows are a block of statistics
+  for (const int64_t vocabulary : {15, 16, 17, 256 * 16, 256 * 16 + 1, 128 * 1024, 1 << 24}) {
+    config.vocab_size = vocabulary;
+    const std::vector<int64_t> choices = vocab_tile_choices(config, 16);
+    EXPECT_EQ(choices.front(), 0);
+    for (size_t i = 1; i < choices.size(); ++i) {
+      EXPECT_EQ(choices[i] % 16, 0);
+      EXPECT_TRUE(i == 1 || choices[i] < choices[i - 1]);
+      const int64_t tiles = (vocabulary + choices[i] - 1) / choices[i];
+      EXPECT_GE(tiles, 2);
+      EXPECT_LE(tiles, kMostVocabTiles);
+    }
+    EXPECT_EQ(choices.size() > 1, vocabulary > 16);
+  }
+  config.vocab_size = 256 * 16;
+  EXPECT_EQ(vocab_tile_choices(config, 16).back(), 16) << "as many as there may be";
 }
 
 TEST(MemoryPlan, CutsTheVocabularyAsLittleAsTheBudgetsAllow) {

@@ -8,6 +8,7 @@
 #include "engine/run_plan.h"
 #include "engine/step_phases.h"
 #include "model/presets.h"
+#include "tests/engine/plan_models.h"
 
 namespace headrace::engine {
 namespace {
@@ -30,6 +31,17 @@ TEST(StepPhases, AddUpToTheStep) {
   EXPECT_DOUBLE_EQ(phases.forward, 3);
   EXPECT_DOUBLE_EQ(phases.backward, 4);
   EXPECT_DOUBLE_EQ(phases.step, 3);
+}
+
+TEST(StepPhases, AHeadInTilesIsBackward) {
+  const StepTrace trace = trace_of(
+      {StepKind::embed_forward, StepKind::embed_forward, StepKind::block_forward,
+       StepKind::head_fold, StepKind::head_fold, StepKind::head_gradients, StepKind::head_gradients,
+       StepKind::head_finish, StepKind::block_backward, StepKind::embed_backward});
+  const StepPhases phases = phases_of(trace, {1, 2, 3, 4, 5, 6, 7, 8, 10, 11}, 12);
+  EXPECT_DOUBLE_EQ(phases.forward, 3);
+  EXPECT_DOUBLE_EQ(phases.backward, 8);
+  EXPECT_DOUBLE_EQ(phases.step, 1);
 }
 
 TEST(StepPhases, MicroBatchesAlternate) {
@@ -97,6 +109,36 @@ TEST(MemoryUse, EveryObjectHasItsKind) {
   const StateBytes state = state_bytes(plan.layout);
   EXPECT_EQ(by_kind[static_cast<size_t>(ObjectKind::weights)], state.weights);
   EXPECT_EQ(by_kind[static_cast<size_t>(ObjectKind::optimizer)], state.optimizer);
+}
+
+TEST(MemoryUse, WhatBlocksAndHeadKeepForBackwardAreActivations) {
+  model::ModelConfig config = test::small_model(false);
+  config.vocab_size = 1500;
+  LayoutOptions options;
+  options.shard_max = kStatisticsBlock;
+  options.tokens = 128;
+  options.tile_rows = 512;
+  options.micro_batches = 2;
+  options.recompute.assign(static_cast<size_t>(config.layers), model::Recompute::none);
+  options.saved_bytes[model::Recompute::none] = kMiB;
+  const ModelLayout layout = make_layout(config, options);
+  ASSERT_EQ(layout.vocab_tiles, 3);
+  Bytes activations;
+  const std::vector<ObjectKind> kinds = object_kinds(layout);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    activations += kinds[i] == ObjectKind::activations ? layout.objects[i].size : Bytes(0);
+  }
+  const StateBytes state = state_bytes(layout);
+  Bytes expected = state.activations + state.saved;
+  for (const auto* objects :
+       {&layout.activation_gradients, &layout.softmax, &layout.normed_gradients}) {
+    ASSERT_FALSE(objects->empty());
+    for (const ObjectId object : *objects) {
+      expected += layout.objects[index_of(object)].size;
+    }
+  }
+  EXPECT_GE(state.saved, kMiB * config.layers);
+  EXPECT_EQ(activations, expected);
 }
 
 TEST(Binding, IsTheBusiestLanesShareOfTheStep) {

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "tests/tiers/store_fixture.h"
+#include "tiers/catalog_records.h"
 
 namespace headrace::tiers {
 namespace {
@@ -102,6 +103,35 @@ TEST_F(CatalogDamageTest, IsRefusedOrConsistent) {
   EXPECT_THAT(verify(), ::testing::IsEmpty());
   expect_value("a", 3 << 20, 1);
   expect_value("b", 8192, 3);
+}
+
+TEST_F(CatalogDamageTest, ASnapshotHoldsItsOwnGenerationAndNothingElse) {
+  options_.keep_on_close = true;
+  make(1);
+  write("a", 8192, 1);
+  store_->commit(1, {{"run", "state"}});
+  store_->take_snapshot(false, 0);
+  store_.reset();
+  const Pairs whole = read_pairs();
+  const std::string record = snapshot_record_key(1);
+  ASSERT_TRUE(whole.contains(record));
+  const auto refusal_with = [&](const std::string& key, const std::string& value) -> std::string {
+    Pairs pairs = whole;
+    pairs[key] = value;
+    write_pairs(pairs);
+    try {
+      reopen();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    store_.reset();
+    return "accepted";
+  };
+  const std::string unknown = snapshot_prefix(1) + "recorded";
+  EXPECT_THAT(refusal_with(unknown, whole.at(record)),
+              ::testing::HasSubstr("unknown key '" + unknown + "'"));
+  EXPECT_THAT(refusal_with(snapshot_record_key(2), whole.at(record)),
+              ::testing::HasSubstr("is damaged: it is of generation 1"));
 }
 
 }  // namespace

@@ -31,6 +31,9 @@ TEST(MachineLimits, OfThisMachine) {
   EXPECT_GT(limits.disk_free, Bytes(0));
   // A folder yet to be made counts as the parent that exists.
   EXPECT_GT(machine_limits("./no/such/folder").disk_free, Bytes(0));
+  EXPECT_GE(disk_capacity({"."}), limits.disk_free);
+  EXPECT_EQ(disk_capacity({".", "."}), disk_capacity({"."})) << "one filesystem counts once";
+  EXPECT_EQ(disk_capacity({".", "./no/such/folder"}), Bytes(0));
 }
 
 class FakeSystem : public ::testing::Test, protected headrace::test::FakeSystem {

@@ -243,6 +243,10 @@ TEST(ResolveCompute, PlaceFollowsTheDevice) {
   EXPECT_EQ(settings_of(R"("headrace": {"compute": "host"})", gpu).compute, ComputePlace::host);
   EXPECT_THAT(problem_of(file_with(R"("headrace": {"compute": "device"})")),
               HasSubstr("needs headrace.device_memory"));
+  ResolveContext none;
+  none.no_gpu_reason = "this machine has no NVIDIA driver";
+  EXPECT_THAT(problem_of(file_with(R"("headrace": {"compute": "device"})"), none),
+              HasSubstr("no GPU is used: this machine has no NVIDIA driver"));
   EXPECT_THAT(problem_of(file_with(R"("headrace": {"compute": "host", "device_memory": "1MiB"})")),
               HasSubstr("headrace.device_memory: with headrace.compute = host"));
 }

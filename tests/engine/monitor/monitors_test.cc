@@ -109,6 +109,7 @@ TEST(EventFile, ReadsUpToTheDamage) {
   std::ofstream(file, std::ios::trunc) << flipped;
   EXPECT_EQ(read_events(file).size(), 3U);
   EXPECT_THROW(read_events(folder / "missing"), IoError);
+  EXPECT_THROW(read_events(folder.path()), IoError) << "a failure is not the end of the file";
 }
 
 const KeepScalar kUpTo16 = [](const std::string& tag, int64_t samples) {
@@ -169,6 +170,20 @@ TEST(CsvFiles, AResumedRunTakesItsLostRowsAway) {
   CsvSink(folder.path(), "between", {}).write({{"loss", 7, 99}});
   CsvSink(folder.path(), "mine", kUpTo16).write({{"loss", 6, 16}});
   EXPECT_THAT(text_of(file), HasSubstr("16,5\nstep,loss\n99,7\nstep,loss\n16,6\n"));
+}
+
+TEST(CsvFiles, AFileThatCannotBeReadIsNotRewritten) {
+  const test::TemporaryFolder folder;
+  CsvSink(folder.path(), "mine", {}).write({{"lr", 1, 0}});
+  fs::create_directory(folder / "loss.csv");  // opens, and cannot be read
+  try {
+    CsvSink(folder.path(), "mine", kUpTo16).write({{"loss", 5, 16}});
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot read the CSV file"));
+    EXPECT_THAT(error.what(), HasSubstr("loss.csv"));
+  }
+  EXPECT_FALSE(fs::exists(folder / "loss.csv.new"));
 }
 
 TEST(Monitors, PutDeepSpeedsTagsWhereDeepSpeedPutsThem) {

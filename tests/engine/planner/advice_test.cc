@@ -109,6 +109,35 @@ TEST(Advice, NothingForARunThatComputes) {
   EXPECT_TRUE(advise(question, plan, Hardware()).suggestions.empty());
 }
 
+TEST(Remedies, StateThatIsOverwrittenNeedsHalfTheRoom) {
+  PlanQuestion question = small_question();
+  question.options.memory.wants_in_place = true;
+  const Bytes all_on_nvme = minimum_of(question).nvme;
+  question.options.memory.wants_in_place = false;
+  EXPECT_EQ(minimum_of(question).nvme, all_on_nvme * 2);
+  // A change of a home decides anew whether values can be overwritten.
+  question.options.memory.wants_in_place = true;
+  question.options.memory.offload_param = Tier::host;
+  EXPECT_FALSE(question.options.memory.in_place());
+  question.options.memory.host_memory = kMiB;
+  const std::vector<Remedy> remedies = find_remedies(question);
+  const auto on_nvme = std::find_if(remedies.begin(), remedies.end(), [](const Remedy& each) {
+    return each.change == "zero_optimization.offload_param.device: nvme";
+  });
+  ASSERT_NE(on_nvme, remedies.end());
+  EXPECT_EQ(on_nvme->minimum.nvme, all_on_nvme);
+}
+
+TEST(Remedies, NameLessThatIsSavedForBackward) {
+  PlanQuestion question = small_question();
+  question.options.memory.recompute = model::Recompute::none;
+  question.options.memory.device_memory = kMiB;
+  const std::vector<Remedy> remedies = find_remedies(question);
+  EXPECT_TRUE(std::any_of(remedies.begin(), remedies.end(), [](const Remedy& each) {
+    return each.change == "headrace.recompute: block";
+  }));
+}
+
 TEST(Remedies, SayWhatFits) {
   PlanQuestion question = small_question();
   question.options.memory.offload_param = Tier::host;

@@ -128,6 +128,39 @@ TEST(Hardware, WhatAProbeHasStoredIsUsedWithItsDate) {
   }
 }
 
+TEST(Hardware, AGpuIsNeverTakenForTheCpu) {
+  const test::TemporaryFolder folder;
+  const aio::ProfileCatalog catalog(folder.path());
+  const std::string path = catalog.store_machine(profile_of_machine());
+  const Settings settings = settings_of(DType::bf16);
+  const Hardware known = known_hardware(settings, catalog, "NVIDIA H200");
+  EXPECT_EQ(known.compute.per_second, kComputeShare * 989e12);
+  EXPECT_EQ(known.host_to_device.per_second, kLinkShare * 63e9);
+  EXPECT_NE(known.device_memory.source.find("data sheet"), std::string::npos);
+  EXPECT_FALSE(known.device_size) << "what is free there decides";
+  EXPECT_EQ(known.cpu_memory.per_second, 1e9 * kUpdateBytesPerElement) << "the CPU still updates";
+  Hardware unknown = known_hardware(settings, catalog, "NVIDIA GeForce RTX 4090 Laptop GPU");
+  add_named_hardware({path}, settings, unknown);
+  for (const Rate& rate :
+       {unknown.compute, unknown.device_memory, unknown.host_to_device, unknown.device_to_host}) {
+    EXPECT_EQ(rate.source, "assumed for a GPU");
+    EXPECT_GT(rate.per_second, 1e10);
+  }
+}
+
+TEST(Hardware, CardsAreKnownByTheNamesThatCudaGivesThem) {
+  const Settings settings = settings_of(DType::bf16);
+  const test::TemporaryFolder folder;
+  const auto memory_rate = [&](const char* name) {
+    const aio::ProfileCatalog empty(folder.path());
+    return known_hardware(settings, empty, name).device_memory.per_second;
+  };
+  EXPECT_EQ(memory_rate("NVIDIA A100-PCIE-40GB"), kDeviceMemoryShare * 1555e9);
+  EXPECT_EQ(memory_rate("NVIDIA A100 80GB PCIe"), kDeviceMemoryShare * 1935e9);
+  EXPECT_EQ(memory_rate("NVIDIA GeForce RTX 4090"), kDeviceMemoryShare * 1008e9);
+  EXPECT_EQ(memory_rate("NVIDIA H200 MIG 1g.18gb"), memory_rate("NVIDIA GH200 480GB"));
+}
+
 TEST(DataSheet, RefusesWhatItDoesNotKnow) {
   const auto refuses = [](const std::string& json, const std::string& words) {
     try {
