@@ -1,6 +1,7 @@
 #include "engine/plan_choice.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -137,37 +138,57 @@ scheduler::CompileInput first_input(const MemoryPlan& plan, const scheduler::Rat
   return compile;
 }
 
-double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
+/// What the first step is expected to do.
+struct Prediction {
+  scheduler::Schedule schedule;
+  double seconds = 0;
+};
+
+Prediction predict(const MemoryPlan& plan, const scheduler::Rates& rates) {
   const scheduler::CompileInput compile = first_input(plan, rates);
-  return scheduler::simulate(compile, scheduler::make_optimal_policy()->compile(compile)).seconds;
+  Prediction result;
+  result.schedule = scheduler::make_optimal_policy()->compile(compile);
+  result.seconds = scheduler::simulate(compile, result.schedule).seconds;
+  return result;
 }
+
+double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
+  return predict(plan, rates).seconds;
+}
+
+struct Candidate {
+  MemoryPlan plan;
+  std::optional<Prediction> prediction;  ///< where it was needed
+};
 
 /// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
 /// of all, else of the next one. The plans are in order of preference.
-MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
+Candidate fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
   constexpr double kAboutAsFast = 1.1;  // the rates are assumed
   if (plans.size() == 1) {
-    return std::move(plans.front());
+    return {std::move(plans.front()), std::nullopt};
   }
-  std::vector<double> seconds;
-  seconds.reserve(plans.size());
+  std::vector<Prediction> predictions;
+  predictions.reserve(plans.size());
+  double least = std::numeric_limits<double>::infinity();
   for (const MemoryPlan& plan : plans) {
-    seconds.push_back(predicted_seconds(plan, rates));
+    predictions.push_back(predict(plan, rates));
+    least = std::min(least, predictions.back().seconds);
   }
-  const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
-  const auto first =
-      std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= enough; });
-  auto chosen = static_cast<size_t>(first - seconds.begin());
+  const auto first = std::find_if(predictions.begin(), predictions.end(), [&](const auto& each) {
+    return each.seconds <= kAboutAsFast * least;
+  });
+  auto chosen = static_cast<size_t>(first - predictions.begin());
   const ModelLayout& preferred = plans[chosen].layout;
   for (size_t i = chosen + 1; i < plans.size(); ++i) {
     const ModelLayout& other = plans[i].layout;
     const bool same_accumulation = other.order == preferred.order &&
                                    other.accumulates_on_device == preferred.accumulates_on_device;
-    if (same_accumulation && seconds[i] < seconds[chosen]) {
+    if (same_accumulation && predictions[i].seconds < predictions[chosen].seconds) {
       chosen = i;
     }
   }
-  return std::move(plans[chosen]);
+  return {std::move(plans[chosen]), std::move(predictions[chosen])};
 }
 
 /// The plan of a layout with other levels, in the same order and shards, if it fits and all saved
@@ -192,13 +213,14 @@ std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout&
 
 /// Leaves open only what the request does. Where the same transfers with nothing computed again
 /// would take as long, there is nothing to gain, and no other plan is made.
-MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
+MemoryPlan with_recompute_chosen(const PlanInput& input, Candidate candidate) {
+  MemoryPlan& plan = candidate.plan;
   if (input.request.recompute || input.needs.saved[model::Recompute::none] == Bytes(0)) {
-    return plan;
+    return std::move(plan);
   }
+  const Prediction now =
+      candidate.prediction ? std::move(*candidate.prediction) : predict(plan, input.request.rates);
   scheduler::CompileInput compile = first_input(plan, input.request.rates);
-  const scheduler::Schedule schedule = scheduler::make_optimal_policy()->compile(compile);
-  const double seconds = scheduler::simulate(compile, schedule).seconds;
   scheduler::Trace at_best = *compile.trace;
   for (size_t i = 0; i < at_best.operations.size(); ++i) {
     if (first_step(plan).operations[i].kind == StepKind::block_backward) {
@@ -206,8 +228,8 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
     }
   }
   compile.trace = &at_best;
-  if (scheduler::simulate(compile, schedule).seconds >= kSavingIsFasterBy * seconds) {
-    return plan;
+  if (scheduler::simulate(compile, now.schedule).seconds >= kSavingIsFasterBy * now.seconds) {
+    return std::move(plan);
   }
   const ModelLayout layout = plan.layout;
   RecomputeTrials trials;
@@ -217,7 +239,7 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   trials.seconds = [&](const MemoryPlan& other) {
     return predicted_seconds(other, input.request.rates);
   };
-  return choose_recompute(std::move(plan), seconds, trials);
+  return choose_recompute(std::move(plan), now.seconds, trials);
 }
 
 /// For the request's share of the optimizer, or for all of it.
