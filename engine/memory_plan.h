@@ -32,6 +32,8 @@ struct MemoryRequest {
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
+  /// The others are looked at only where it does not fit; empty: the faster one that fits.
+  std::optional<UpdateMode> preferred_updates;
   scheduler::Rates rates;  ///< by which orders are compared, until they are measured
   std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
   bool fp32_gradients = false;  ///< sums of gradients are not rounded to the compute dtype

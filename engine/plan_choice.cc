@@ -244,11 +244,21 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, Candidate candidate) {
 
 /// For the request's share of the optimizer, or for all of it.
 MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) {
+  const std::optional<UpdateMode> preferred = input.request.preferred_updates;
   std::vector<MemoryPlan> plans;
-  for (const StepOrder& order : allowed_orders(input.request)) {
-    for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
-      plans.push_back(std::move(plan));
+  const auto add_orders = [&](bool are_preferred) {
+    for (const StepOrder& order : allowed_orders(input.request)) {
+      if ((order.updates == preferred.value_or(order.updates)) != are_preferred) {
+        continue;
+      }
+      for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
+        plans.push_back(std::move(plan));
+      }
     }
+  };
+  add_orders(true);
+  if (plans.empty()) {
+    add_orders(false);
   }
   HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
   MemoryPlan plan = with_recompute_chosen(input, fastest(std::move(plans), input.request.rates));

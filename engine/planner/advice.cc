@@ -116,6 +116,7 @@ std::optional<Recommendation> recommend_budget(const PlanQuestion& question, con
   }
   PlanQuestion same_order = question;  // the other orders would take as long again
   same_order.options.memory.accumulation_order = plan.order;
+  same_order.options.memory.preferred_updates = plan.update_mode;
   const Bytes minimum = tier == Tier::device ? plan.minimum.device : plan.minimum.host;
   const auto low = static_cast<double>(minimum.count());
   const double high = std::max(low, static_cast<double>((plan.everything + plan.fixed).count()));
@@ -168,6 +169,9 @@ Advice advise(const PlanQuestion& question, const StepPlan& plan, const Hardware
   std::vector<PlanQuestion> questions{question};  // quick plans are compared with each other
   for (const Trial& trial : trials) {
     questions.push_back(trial.question);
+  }
+  for (PlanQuestion& each : questions) {
+    each.options.memory.preferred_updates = plan.update_mode;  // the others take as long again
   }
   const std::vector<PlanAnswer> answers = plan_all(questions, PlanDepth::quick);
   const double tokens_per_second = answers.front().plan.value_or(plan).tokens_per_second();
