@@ -116,7 +116,6 @@ std::optional<Recommendation> recommend_budget(const PlanQuestion& question, con
   }
   PlanQuestion same_order = question;  // the other orders would take as long again
   same_order.options.memory.accumulation_order = plan.order;
-  same_order.options.memory.preferred_updates = plan.update_mode;
   const Bytes minimum = tier == Tier::device ? plan.minimum.device : plan.minimum.host;
   const auto low = static_cast<double>(minimum.count());
   const double high = std::max(low, static_cast<double>((plan.everything + plan.fixed).count()));
