@@ -231,7 +231,7 @@ void run(const Options& options) {
     const auto begin = std::chrono::steady_clock::now();
     const engine::MemoryPlan plan = plan_of(setup, options);
     const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - begin;
-    const engine::StepTrace& step = plan.speculative ? *plan.speculative : plan.training;
+    const engine::StepTrace& step = plan.usual_step();
     const auto saving = [&](model::Recompute level) {
       return std::count(plan.layout.recompute.begin(), plan.layout.recompute.end(), level);
     };

@@ -103,6 +103,12 @@ void check_matmul(const Matrix& a, const Matrix& b, const Matrix& c) {
   check_matrix(c, "matmul c");
 }
 
+void check_table_range(TableRange range, int64_t rows) {
+  HR_CHECK(range.first >= 0 && range.first + rows <= range.vocabulary,
+           "embedding: a table of entries {} to {} of a vocabulary of {}", range.first,
+           range.first + rows, range.vocabulary);
+}
+
 void check_embedding_forward(const Matrix& table, TableRange range, const int32_t* ids,
                              const Matrix& out) {
   check_matrix(table, "embedding table");
@@ -110,9 +116,7 @@ void check_embedding_forward(const Matrix& table, TableRange range, const int32_
   check_same_dtype(table, out, "embedding table and out");
   HR_CHECK(table.columns == out.columns, "embedding table of {} columns, out of {}", table.columns,
            out.columns);
-  HR_CHECK(range.first >= 0 && range.first + table.rows <= range.vocabulary,
-           "embedding: a table of entries {} to {} of a vocabulary of {}", range.first,
-           range.first + table.rows, range.vocabulary);
+  check_table_range(range, table.rows);
   check_pointer(ids, out.rows, "embedding ids");
 }
 
@@ -123,9 +127,7 @@ void check_embedding_backward(const Matrix& dout, const int32_t* ids, const Matr
   check_same_dtype(dout, dtable, "embedding dout and dtable");
   HR_CHECK(dtable.columns == dout.columns, "embedding dtable of {} columns, dout of {}",
            dtable.columns, dout.columns);
-  HR_CHECK(range.first >= 0 && range.first + dtable.rows <= range.vocabulary,
-           "embedding: a table of entries {} to {} of a vocabulary of {}", range.first,
-           range.first + dtable.rows, range.vocabulary);
+  check_table_range(range, dtable.rows);
   check_pointer(ids, dout.rows, "embedding ids");
 }
 

@@ -16,6 +16,8 @@ void check_matmul_shapes(const Matrix& a, bool transpose_a, const Matrix& b, boo
 void check_attention_shape(const AttentionShape& shape, DType dtype);
 
 void check_matmul(const Matrix& a, const Matrix& b, const Matrix& c);
+/// The rows of a table lie in its vocabulary.
+void check_table_range(TableRange range, int64_t rows);
 void check_embedding_forward(const Matrix& table, TableRange range, const int32_t* ids,
                              const Matrix& out);
 void check_embedding_backward(const Matrix& dout, const int32_t* ids, const Matrix& dtable,

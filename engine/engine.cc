@@ -141,8 +141,10 @@ std::shared_ptr<const Engine::CachedSchedule> Engine::schedule_for(const StepTra
   if (kept.size() == kSchedulesKept) {
     kept.erase(kept.begin());
   }
+  scheduler::Schedule schedule = policy_->compile(compile_input(trace, residency_));
+  const MemoryUse memory = memory_use(plan_, schedule);
   kept.push_back(std::make_shared<CachedSchedule>(
-      CachedSchedule{&trace, residency_, policy_->compile(compile_input(trace, residency_))}));
+      CachedSchedule{&trace, residency_, std::move(schedule), memory}));
   return kept.back();
 }
 
@@ -168,7 +170,7 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
   report.traffic.host_to_device = after.host_to_device - before.host_to_device;
   report.traffic.device_to_host = after.device_to_host - before.device_to_host;
   report.bound = scheduler::channel_bound(input, schedule);
-  report.memory = memory_use(plan_, schedule);
+  report.memory = cached->memory;
   residency_ = schedule.final;
   if (&trace == &plan_.training || (plan_.speculative && &trace == &*plan_.speculative)) {
     last_training_ = cached;

@@ -171,6 +171,7 @@ class Engine {
     const StepTrace* trace;
     std::vector<scheduler::Residency> initial;
     scheduler::Schedule schedule;
+    MemoryUse memory;  ///< of the schedule
   };
 
   void allocate_memory(const EngineOptions& options);

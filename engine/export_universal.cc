@@ -161,11 +161,7 @@ class UniversalWriter {
       }
     }
     write_globals();
-    model::OutputFile latest(output_ + "/latest_universal",
-                             Bytes(static_cast<int64_t>(tag_.size())));
-    latest.write(tag_);
-    latest.close();
-    latest.rename_to_target();
+    model::replace_file(output_ + "/latest_universal", tag_);
   }
 
  private:

@@ -132,6 +132,19 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
   return choose_plan(input, require_fit(input));
 }
 
+scheduler::CompileInput compile_input(const MemoryPlan& plan, const StepTrace& trace,
+                                      const scheduler::Rates& rates,
+                                      std::vector<scheduler::Residency> initial) {
+  scheduler::CompileInput input;
+  input.trace = &trace.trace;
+  input.objects = &plan.layout.objects;
+  input.budgets.device = plan.device_arena;
+  input.budgets.host = plan.host_arena;
+  input.rates = rates;
+  input.initial = std::move(initial);
+  return input;
+}
+
 MinimumBudgets minimum_budgets(const model::ModelConfig& config, DType dtype,
                                const model::BatchShape& shape, const NetworkNeeds& needs,
                                const MemoryRequest& request) {

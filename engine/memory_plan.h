@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +33,6 @@ struct MemoryRequest {
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
-  /// The others are looked at only where it does not fit; empty: the faster one that fits.
-  std::optional<UpdateMode> preferred_updates;
   scheduler::Rates rates;  ///< by which orders are compared, until they are measured
   std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
   bool fp32_gradients = false;  ///< sums of gradients are not rounded to the compute dtype
@@ -75,9 +74,20 @@ struct MemoryPlan {
   Bytes minimum_host;    ///< smallest host budget that works
   Bytes minimum_nvme;    ///< committed values and the next step's, side by side
 
+  /// Of usual_step() from `homes`, by the optimal policy at the request's rates; null where the
+  /// choice of the plan did not need it.
+  std::shared_ptr<const scheduler::Schedule> first_schedule;
+
+  /// What most steps of a run are.
+  const StepTrace& usual_step() const { return speculative ? *speculative : training; }
   Bytes fixed_bytes() const { return tokens + workspace + constants; }
   bool has_device() const { return layout.placement.compute == Tier::device; }
 };
+
+/// What a trace of the plan is compiled from; refers to plan and trace.
+scheduler::CompileInput compile_input(const MemoryPlan& plan, const StepTrace& trace,
+                                      const scheduler::Rates& rates,
+                                      std::vector<scheduler::Residency> initial);
 
 /// Bytes that one micro-batch needs beside objects.
 struct NetworkNeeds {

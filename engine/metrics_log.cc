@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "engine/rewrite_file.h"
 
 namespace headrace::engine {
 
@@ -71,24 +72,20 @@ MetricsLog::MetricsLog(const std::string& path, int64_t last_step) : path_(path)
 /// line.
 void MetricsLog::keep_lines(int64_t last_step) {
   std::ifstream old(path_);
-  const std::string rewritten = path_ + ".new";
-  std::ofstream kept(rewritten, std::ios::trunc);
-  std::string line;
-  while (std::getline(old, line)) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    const auto step = json.is_object() ? json.value("step", int64_t{0}) : 0;
-    if (step < 1 || step > last_step) {
-      continue;
+  rewrite_file(path_, "cannot rewrite the metrics file", [&](std::ostream& kept) {
+    std::string line;
+    while (std::getline(old, line)) {
+      const auto json = nlohmann::json::parse(line, nullptr, false);
+      const auto step = json.is_object() ? json.value("step", int64_t{0}) : 0;
+      if (step < 1 || step > last_step) {
+        continue;
+      }
+      kept << line << '\n';
+      if (step == last_step) {
+        (json.contains("validation_loss") ? has_evaluation_ : has_step_) = true;
+      }
     }
-    kept << line << '\n';
-    if (step == last_step) {
-      (json.contains("validation_loss") ? has_evaluation_ : has_step_) = true;
-    }
-  }
-  kept.flush();
-  if (!kept || std::rename(rewritten.c_str(), path_.c_str()) != 0) {
-    throw IoError("cannot rewrite the metrics file", {.path = path_, .error_number = errno});
-  }
+  });
 }
 
 void MetricsLog::write_restored(int64_t step, const proto::StepRecord& record) {

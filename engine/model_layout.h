@@ -54,6 +54,11 @@ struct ModuleObjects {
   /// only gradient, or the sums rounded once. Empty: they read the accumulators.
   std::optional<ObjectId> packed_gradient;
   std::vector<Shard> shards;
+
+  /// What a micro-batch's gradient is written to.
+  ObjectId gradient_of(int64_t micro_batch) const {
+    return gradients[static_cast<size_t>(micro_batch) % gradients.size()];
+  }
 };
 
 /// Every object of a training run and where it belongs. A value; thread-safe to read.
@@ -83,6 +88,10 @@ struct ModelLayout {
   ObjectId gradient_norm{};  ///< orders the norm before the updates; no content of note
   std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
 
+  /// Micro-batches that are never under way together share a set.
+  size_t set_of(int64_t micro_batch) const {
+    return static_cast<size_t>(micro_batch) % activations.size();
+  }
   int64_t layers() const { return static_cast<int64_t>(activations.front().size()) - 1; }
   bool tied() const { return modules.size() == norm() + 1; }
   size_t embed(int64_t tile = 0) const { return static_cast<size_t>(tile); }

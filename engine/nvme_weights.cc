@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "base/error.h"
 #include "base/log.h"
 
@@ -43,27 +46,21 @@ std::vector<double> nvme_weights(const std::vector<std::string>& paths,
 
 std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths,
                                     const aio::ProfileCatalog& catalog) {
-  double mixed = 0;
+  NvmeRates rates{0, std::numeric_limits<int64_t>::max()};
   for (const std::string& path : paths) {
     try {
       const auto profile = catalog.storage_for(path);
       if (!profile || !(profile->best().mixed_rate() > 0)) {
         return std::nullopt;
       }
-      mixed += profile->best().mixed_rate();
+      rates.mixed += profile->best().mixed_rate();
+      rates.measured_unix_seconds =
+          std::min<int64_t>(rates.measured_unix_seconds, profile->measured_unix_seconds());
     } catch (const Error&) {
       return std::nullopt;  // nvme_weights() has said so
     }
   }
-  return paths.empty() ? std::nullopt : std::optional(NvmeRates{mixed / 2, mixed / 2});
-}
-
-std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths) {
-  try {
-    return nvme_rates(paths, aio::ProfileCatalog::standard());
-  } catch (const InputError&) {
-    return std::nullopt;  // no home folder, no profiles
-  }
+  return paths.empty() ? std::nullopt : std::optional(rates);
 }
 
 std::vector<double> nvme_weights(const std::vector<std::string>& paths) {

@@ -12,16 +12,14 @@ namespace headrace::engine {
 /// shares) for one path, and with one line for the user where a path has no profile.
 std::vector<double> nvme_weights(const std::vector<std::string>& paths,
                                  const aio::ProfileCatalog& catalog);
-/// What reads and writes over all paths together reach, in bytes per second, as their profiles say:
-/// each while both go on, as in a step. Empty where a path has none.
+/// What all paths together reach, as their profiles say. Empty where a path has none.
 struct NvmeRates {
-  double read = 0;
-  double write = 0;
+  double mixed = 0;                   ///< bytes per second, reads and writes that go on together
+  int64_t measured_unix_seconds = 0;  ///< of the oldest profile
 };
 std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths,
                                     const aio::ProfileCatalog& catalog);
 /// With the standard catalog.
 std::vector<double> nvme_weights(const std::vector<std::string>& paths);
-std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths);
 
 }  // namespace headrace::engine

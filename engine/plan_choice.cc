@@ -1,7 +1,7 @@
 #include "engine/plan_choice.h"
 
 #include <algorithm>
-#include <limits>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -64,7 +64,6 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
 /// do.
 std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order, Bytes host_arena,
                                          int64_t tile_rows) {
-  const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
   const Elements smallest = smallest_shard(input.config, input.request);
   Elements shard = choose_shard(input.request, host_arena, smallest);
   for (;;) {
@@ -74,11 +73,8 @@ std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order
         plan.minimum_nvme > input.request.nvme_budget) {
       return std::nullopt;
     }
-    if (plan.minimum_device <= device_memory) {
-      fit_host(plan, device_memory, input.request.host_memory);
-      if (plan.minimum_host <= input.request.host_memory) {
-        return plan;
-      }
+    if (fit_budgets(plan, input.request)) {
+      return plan;
     }
     if (shard == smallest) {
       return std::nullopt;
@@ -122,73 +118,42 @@ std::vector<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, By
   return plans;
 }
 
-/// The first step at assumed rates; of a plan that can speculate, one that does.
-const StepTrace& first_step(const MemoryPlan& plan) {
-  return plan.speculative ? *plan.speculative : plan.training;
+/// Of the first step at assumed rates. Its schedule stays with the plan.
+double predicted_seconds(MemoryPlan& plan, const scheduler::Rates& rates) {
+  const auto input = compile_input(plan, plan.usual_step(), rates, plan.homes);
+  if (plan.first_schedule == nullptr) {
+    plan.first_schedule = std::make_shared<const scheduler::Schedule>(
+        scheduler::make_optimal_policy()->compile(input));
+  }
+  return scheduler::simulate(input, *plan.first_schedule).seconds;
 }
-
-scheduler::CompileInput first_input(const MemoryPlan& plan, const scheduler::Rates& rates) {
-  scheduler::CompileInput compile;
-  compile.rates = rates;
-  compile.trace = &first_step(plan).trace;
-  compile.objects = &plan.layout.objects;
-  compile.budgets.device = plan.device_arena;
-  compile.budgets.host = plan.host_arena;
-  compile.initial = plan.homes;
-  return compile;
-}
-
-/// What the first step is expected to do.
-struct Prediction {
-  scheduler::Schedule schedule;
-  double seconds = 0;
-};
-
-Prediction predict(const MemoryPlan& plan, const scheduler::Rates& rates) {
-  const scheduler::CompileInput compile = first_input(plan, rates);
-  Prediction result;
-  result.schedule = scheduler::make_optimal_policy()->compile(compile);
-  result.seconds = scheduler::simulate(compile, result.schedule).seconds;
-  return result;
-}
-
-double predicted_seconds(const MemoryPlan& plan, const scheduler::Rates& rates) {
-  return predict(plan, rates).seconds;
-}
-
-struct Candidate {
-  MemoryPlan plan;
-  std::optional<Prediction> prediction;  ///< where it was needed
-};
 
 /// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
 /// of all, else of the next one. The plans are in order of preference.
-Candidate fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
+MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
   constexpr double kAboutAsFast = 1.1;  // the rates are assumed
   if (plans.size() == 1) {
-    return {std::move(plans.front()), std::nullopt};
+    return std::move(plans.front());
   }
-  std::vector<Prediction> predictions;
-  predictions.reserve(plans.size());
-  double least = std::numeric_limits<double>::infinity();
-  for (const MemoryPlan& plan : plans) {
-    predictions.push_back(predict(plan, rates));
-    least = std::min(least, predictions.back().seconds);
+  std::vector<double> seconds;
+  seconds.reserve(plans.size());
+  for (MemoryPlan& plan : plans) {
+    seconds.push_back(predicted_seconds(plan, rates));
   }
-  const auto first = std::find_if(predictions.begin(), predictions.end(), [&](const auto& each) {
-    return each.seconds <= kAboutAsFast * least;
-  });
-  auto chosen = static_cast<size_t>(first - predictions.begin());
+  const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
+  const auto first =
+      std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= enough; });
+  auto chosen = static_cast<size_t>(first - seconds.begin());
   const ModelLayout& preferred = plans[chosen].layout;
   for (size_t i = chosen + 1; i < plans.size(); ++i) {
     const ModelLayout& other = plans[i].layout;
     const bool same_accumulation = other.order == preferred.order &&
                                    other.accumulates_on_device == preferred.accumulates_on_device;
-    if (same_accumulation && predictions[i].seconds < predictions[chosen].seconds) {
+    if (same_accumulation && seconds[i] < seconds[chosen]) {
       chosen = i;
     }
   }
-  return {std::move(plans[chosen]), std::move(predictions[chosen])};
+  return std::move(plans[chosen]);
 }
 
 /// The plan of a layout with other levels, in the same order and shards, if it fits and all saved
@@ -197,15 +162,11 @@ std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout&
                                       const RecomputeLevels& levels) {
   const StepOrder order{layout.order, layout.update_mode, layout.accumulates_on_device};
   MemoryPlan other = lay_out(input, {layout.shard_max, layout.tile_rows}, order, levels);
-  const Bytes device_memory = input.request.device_memory.value_or(Bytes(0));
-  if (other.minimum_device > device_memory) {
+  if (!fit_budgets(other, input.request)) {
     return std::nullopt;
   }
-  fit_host(other, device_memory, input.request.host_memory);
   const Bytes for_good = slot_sum(layout, Tier::device) + slot_sum(layout, Tier::host);
-  const bool has_room =
-      state_bytes(other.layout).saved + for_good <= other.device_arena + other.host_arena;
-  if (other.minimum_host > input.request.host_memory || !has_room) {
+  if (state_bytes(other.layout).saved + for_good > other.device_arena + other.host_arena) {
     return std::nullopt;
   }
   return other;
@@ -213,52 +174,38 @@ std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout&
 
 /// Leaves open only what the request does. Where the same transfers with nothing computed again
 /// would take as long, there is nothing to gain, and no other plan is made.
-MemoryPlan with_recompute_chosen(const PlanInput& input, Candidate candidate) {
-  MemoryPlan& plan = candidate.plan;
+MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   if (input.request.recompute || input.needs.saved[model::Recompute::none] == Bytes(0)) {
-    return std::move(plan);
+    return plan;
   }
-  const Prediction now =
-      candidate.prediction ? std::move(*candidate.prediction) : predict(plan, input.request.rates);
-  scheduler::CompileInput compile = first_input(plan, input.request.rates);
-  scheduler::Trace at_best = *compile.trace;
+  const double seconds = predicted_seconds(plan, input.request.rates);
+  StepTrace at_best = plan.usual_step();
   for (size_t i = 0; i < at_best.operations.size(); ++i) {
-    if (first_step(plan).operations[i].kind == StepKind::block_backward) {
-      at_best.operations[i].seconds = input.work.block_backward[model::Recompute::none];
+    if (at_best.operations[i].kind == StepKind::block_backward) {
+      at_best.trace.operations[i].seconds = input.work.block_backward[model::Recompute::none];
     }
   }
-  compile.trace = &at_best;
-  if (scheduler::simulate(compile, now.schedule).seconds >= kSavingIsFasterBy * now.seconds) {
-    return std::move(plan);
+  const auto best_input = compile_input(plan, at_best, input.request.rates, plan.homes);
+  if (scheduler::simulate(best_input, *plan.first_schedule).seconds >=
+      kSavingIsFasterBy * seconds) {
+    return plan;
   }
   const ModelLayout layout = plan.layout;
   RecomputeTrials trials;
   trials.plan_with = [&](const RecomputeLevels& levels) {
     return with_levels(input, layout, levels);
   };
-  trials.seconds = [&](const MemoryPlan& other) {
-    return predicted_seconds(other, input.request.rates);
-  };
-  return choose_recompute(std::move(plan), now.seconds, trials);
+  trials.seconds = [&](MemoryPlan& other) { return predicted_seconds(other, input.request.rates); };
+  return choose_recompute(std::move(plan), seconds, trials);
 }
 
 /// For the request's share of the optimizer, or for all of it.
 MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) {
-  const std::optional<UpdateMode> preferred = input.request.preferred_updates;
   std::vector<MemoryPlan> plans;
-  const auto add_orders = [&](bool are_preferred) {
-    for (const StepOrder& order : allowed_orders(input.request)) {
-      if ((order.updates == preferred.value_or(order.updates)) != are_preferred) {
-        continue;
-      }
-      for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
-        plans.push_back(std::move(plan));
-      }
+  for (const StepOrder& order : allowed_orders(input.request)) {
+    for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
+      plans.push_back(std::move(plan));
     }
-  };
-  add_orders(true);
-  if (plans.empty()) {
-    add_orders(false);
   }
   HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
   MemoryPlan plan = with_recompute_chosen(input, fastest(std::move(plans), input.request.rates));
@@ -270,34 +217,31 @@ MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) 
 /// Device memory that a plan leaves idle can hold optimizer state, which then needs no link.
 MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
   constexpr int kSteps = 16;
-  constexpr double kFasterBy = 0.99;
   MemoryRequest request = input.request;
   const PlanInput other{input.config, input.dtype, input.shape, input.needs, input.work, request};
-  const auto keep_on_device = [&](int sixteenths) {
+  const auto smallest_with = [&](int sixteenths) {
     request.offload_ratio = static_cast<double>(kSteps - sixteenths) / kSteps;
-  };
-  const auto is_possible = [&](int sixteenths) {
-    keep_on_device(sixteenths);
-    return smallest_that_fits(other).has_value();
+    return smallest_that_fits(other);
   };
   int most = kSteps;
-  while (most > 0 && !is_possible(most)) {
+  std::optional<MemoryPlan> smallest;
+  while (most > 0 && !(smallest = smallest_with(most))) {
     --most;
   }
-  std::optional<double> seconds;
+  if (!smallest) {
+    return whole;
+  }
+  double seconds = predicted_seconds(whole, request.rates);
   for (const int kept : {most, most / 2}) {
-    if (kept == 0) {
-      break;
+    if (kept != most) {
+      smallest = kept > 0 ? smallest_with(kept) : std::nullopt;
     }
-    seconds = seconds ? seconds : predicted_seconds(whole, request.rates);
-    keep_on_device(kept);
-    const std::optional<MemoryPlan> smallest = smallest_that_fits(other);
     if (!smallest) {
       continue;
     }
     MemoryPlan plan = fastest_of_ratio(other, *smallest);
     const double faster = predicted_seconds(plan, request.rates);
-    if (faster < kFasterBy * *seconds) {
+    if (faster < kSavingIsFasterBy * seconds) {
       plan.minimum_device = whole.minimum_device;
       plan.minimum_host = whole.minimum_host;
       seconds = faster;

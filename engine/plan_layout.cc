@@ -151,6 +151,15 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory) {
   plan.host_arena = round_down(std::clamp(host_memory - host_fixed, Bytes(0), everything));
 }
 
+bool fit_budgets(MemoryPlan& plan, const MemoryRequest& request) {
+  const Bytes device_memory = request.device_memory.value_or(Bytes(0));
+  if (plan.minimum_device > device_memory || plan.minimum_nvme > request.nvme_budget) {
+    return false;
+  }
+  fit_host(plan, device_memory, request.host_memory);
+  return plan.minimum_host <= request.host_memory;
+}
+
 namespace {
 
 /// The smallest shards in the leanest order, with the vocabulary whole and in the smallest tiles.
@@ -180,19 +189,12 @@ MemoryPlan smallest_plan(const PlanInput& input) {
 }
 
 std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input) {
-  const MemoryRequest& request = input.request;
-  const Bytes device_memory = request.device_memory.value_or(Bytes(0));
   std::vector<MemoryPlan> plans = smallest_plans(input);
   Bytes minimum_device = plans.front().minimum_device;
   std::optional<MemoryPlan> best;
   for (MemoryPlan& plan : plans) {
     minimum_device = std::min(minimum_device, plan.minimum_device);
-    if (plan.minimum_device > device_memory || plan.minimum_nvme > request.nvme_budget) {
-      continue;
-    }
-    fit_host(plan, device_memory, request.host_memory);
-    if (plan.minimum_host <= request.host_memory &&
-        (!best || plan.minimum_host < best->minimum_host)) {
+    if (fit_budgets(plan, input.request) && (!best || plan.minimum_host < best->minimum_host)) {
       best = std::move(plan);
     }
   }

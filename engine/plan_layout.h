@@ -57,6 +57,9 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
 /// it.
 void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory);
 
+/// fit_host with the request's budgets; false where the plan needs more than one of them has.
+bool fit_budgets(MemoryPlan& plan, const MemoryRequest& request);
+
 /// With the smallest shards in the leanest order: of the smallest vocabulary tiles and one, what
 /// needs less of the device, and then of the host where it gets no more of the device than that.
 MemoryPlan smallest_plan(const PlanInput& input);

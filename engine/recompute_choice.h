@@ -24,10 +24,10 @@ struct RecomputeTrials {
   /// The same plan with other levels; empty where it does not fit the budgets.
   std::function<std::optional<MemoryPlan>(const RecomputeLevels&)> plan_with;
   /// Predicted duration of a plan's step.
-  std::function<double(const MemoryPlan&)> seconds;
+  std::function<double(MemoryPlan&)> seconds;
 };
 
-/// A plan must be shorter by more than this to be worth its memory.
+/// A plan must be shorter by more than this to be worth the memory that it takes.
 inline constexpr double kSavingIsFasterBy = 0.99;
 
 /// Makes a plan faster in which every block is computed again in backward, and whose step takes

@@ -80,13 +80,6 @@ Json gap_json(const ScheduleGap& gap) {
           {"predicted_seconds", gap.seconds}, {"bound_seconds", gap.seconds_bound}};
 }
 
-void replace_file(const std::string& path, const std::string& text) {
-  model::OutputFile file(path, Bytes(static_cast<int64_t>(text.size())));
-  file.write(text);
-  file.close();
-  file.rename_to_target();
-}
-
 }  // namespace
 
 ReportFiles::ReportFiles(const TrainJob& job, const Facts& facts)
@@ -203,8 +196,8 @@ void ReportFiles::write(const TrainSummary* summary) {
     json["gap"] = gap_json(*gap_);
   }
   try {
-    replace_file(job_.output_folder + "/" + kReportFile,
-                 json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    model::replace_file(job_.output_folder + "/" + kReportFile,
+                        json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } catch (const IoError& error) {
     log_warning("no report.json for `headrace report`: {}", error.what());
   }

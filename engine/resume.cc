@@ -243,11 +243,7 @@ void write_run_pointer(const std::string& output_folder,
   nlohmann::ordered_json json;
   json["run_id"] = tiers::read_run_identity(directories.front()).run_id;
   json["directories"] = directories;
-  const std::string text = json.dump(2) + "\n";
-  model::OutputFile file(output_folder + "/" + kPointer, Bytes(static_cast<int64_t>(text.size())));
-  file.write(text);
-  file.close();
-  file.rename_to_target();
+  model::replace_file(output_folder + "/" + kPointer, json.dump(2) + "\n");
 }
 
 std::vector<std::string> run_directories_of(const std::string& folder) {

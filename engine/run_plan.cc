@@ -51,19 +51,6 @@ std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,
                    "' is unknown; it can be optimal, liveness or lru");
 }
 
-scheduler::CompileInput compile_input(const MemoryPlan& plan, const StepTrace& trace,
-                                      const scheduler::Rates& rates,
-                                      std::vector<scheduler::Residency> initial) {
-  scheduler::CompileInput input;
-  input.trace = &trace.trace;
-  input.objects = &plan.layout.objects;
-  input.budgets.device = plan.device_arena;
-  input.budgets.host = plan.host_arena;
-  input.rates = rates;
-  input.initial = std::move(initial);
-  return input;
-}
-
 bool is_undone_with_nvme(const MemoryPlan& plan, const scheduler::Residency& copy) {
   return plan.layout.objects[index_of(copy.object)].home == Tier::nvme;
 }

@@ -21,11 +21,6 @@ MemoryPlan plan_memory(const model::Network& network, const EngineOptions& optio
 std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,
                                                const ModelLayout& layout);
 
-/// What a trace of the plan is compiled from; refers to plan and trace.
-scheduler::CompileInput compile_input(const MemoryPlan& plan, const StepTrace& trace,
-                                      const scheduler::Rates& rates,
-                                      std::vector<scheduler::Residency> initial);
-
 /// Whether the copy holds a value that goes away when nvme is taken back to the end of the last
 /// step.
 bool is_undone_with_nvme(const MemoryPlan& plan, const scheduler::Residency& copy);

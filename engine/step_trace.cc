@@ -269,22 +269,17 @@ class TraceBuilder {
 
   ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
   ObjectId gradient(size_t module, int64_t micro_batch) const {
-    const auto& gradients = layout_.modules[module].gradients;
-    return gradients[static_cast<size_t>(micro_batch) % gradients.size()];
-  }
-  /// Micro-batches that are never under way together share a set.
-  size_t set_of(int64_t micro_batch) const {
-    return static_cast<size_t>(micro_batch) % layout_.activations.size();
+    return layout_.modules[module].gradient_of(micro_batch);
   }
   ObjectId activation(int64_t i, int64_t micro_batch) const {
-    return layout_.activations[set_of(micro_batch)][static_cast<size_t>(i)];
+    return layout_.activations[layout_.set_of(micro_batch)][static_cast<size_t>(i)];
   }
   Recompute level_of(int64_t layer) const { return layout_.recompute[static_cast<size_t>(layer)]; }
   std::optional<ObjectId> saved_values(int64_t layer, int64_t micro_batch) const {
-    return layout_.saved_values[set_of(micro_batch)][static_cast<size_t>(layer)];
+    return layout_.saved_values[layout_.set_of(micro_batch)][static_cast<size_t>(layer)];
   }
   ObjectId activation_gradient(int64_t micro_batch) const {
-    return layout_.activation_gradients[set_of(micro_batch)];
+    return layout_.activation_gradients[layout_.set_of(micro_batch)];
   }
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {

@@ -237,10 +237,7 @@ void write_timeline_file(const std::string& path, const TimelineTitle& title,
   TraceEventText events(title);
   std::string text = events.head() + ",\n";
   text += events.step(timeline) + TraceEventText::tail();
-  model::OutputFile file(path, Bytes(static_cast<int64_t>(text.size())));
-  file.write(text);
-  file.close();
-  file.rename_to_target();
+  model::replace_file(path, text);
 }
 
 }  // namespace headrace::engine

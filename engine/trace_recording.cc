@@ -73,11 +73,7 @@ scheduler::SavedTrace record_trace(const model::ModelConfig& config, const Engin
 }
 
 void save_trace(const scheduler::SavedTrace& trace, const std::string& path) {
-  const std::string bytes = scheduler::encode_trace(trace);
-  model::OutputFile file(path, Bytes(static_cast<int64_t>(bytes.size())));
-  file.write(bytes);
-  file.close();
-  file.rename_to_target();
+  model::replace_file(path, scheduler::encode_trace(trace));
 }
 
 scheduler::SavedTrace load_trace(const std::string& path) {

@@ -31,13 +31,7 @@ Use VocabularyOperations::weights(size_t module) const {
 }
 
 Use VocabularyOperations::new_gradient(size_t module, int64_t micro_batch) const {
-  const auto& gradients = layout_.modules[module].gradients;
-  return use(gradients[static_cast<size_t>(micro_batch) % gradients.size()], Access::write);
-}
-
-/// Micro-batches that are never under way together share a set.
-size_t VocabularyOperations::set_of(int64_t micro_batch) const {
-  return static_cast<size_t>(micro_batch) % layout_.activations.size();
+  return use(layout_.modules[module].gradient_of(micro_batch), Access::write);
 }
 
 /// Share of the vocabulary that a tile of embedding or head holds.
@@ -51,7 +45,7 @@ ComputeOperation VocabularyOperations::embed_forward(int64_t tile, int64_t micro
   const size_t module = layout_.embed(tile);
   return {layout_.modules[module].spec.name + ".forward",
           work_.embed * share_of(module),
-          {weights(module), use(layout_.activations[set_of(micro_batch)].front(),
+          {weights(module), use(layout_.activations[layout_.set_of(micro_batch)].front(),
                                 tile == 0 ? Access::write : Access::update)},
           {.kind = StepKind::embed_forward,
            .module = module,
@@ -63,7 +57,7 @@ ComputeOperation VocabularyOperations::embed_backward(int64_t tile, int64_t micr
   const size_t module = layout_.embed(tile);
   return {layout_.modules[module].spec.name + ".backward",
           work_.embed * share_of(module),
-          {use(layout_.activation_gradients[set_of(micro_batch)], Access::read, tile == 0),
+          {use(layout_.activation_gradients[layout_.set_of(micro_batch)], Access::read, tile == 0),
            new_gradient(module, micro_batch)},
           {.kind = StepKind::embed_backward,
            .module = module,
@@ -74,7 +68,7 @@ ComputeOperation VocabularyOperations::embed_backward(int64_t tile, int64_t micr
 ComputeOperation VocabularyOperations::head_fold(int64_t tile, int64_t micro_batch,
                                                  bool is_last_use) const {
   const size_t module = layout_.head(tile);
-  const size_t set = set_of(micro_batch);
+  const size_t set = layout_.set_of(micro_batch);
   return {
       "head." + std::to_string(tile) + ".fold",
       work_.head / 4 * share_of(module),
@@ -86,7 +80,7 @@ ComputeOperation VocabularyOperations::head_fold(int64_t tile, int64_t micro_bat
 
 ComputeOperation VocabularyOperations::head_gradients(int64_t tile, int64_t micro_batch) const {
   const size_t module = layout_.head(tile);
-  const size_t set = set_of(micro_batch);
+  const size_t set = layout_.set_of(micro_batch);
   const bool is_first = tile == layout_.vocab_tiles - 1;
   return {
       "head." + std::to_string(tile) + ".gradients",
@@ -103,7 +97,7 @@ ComputeOperation VocabularyOperations::head_gradients(int64_t tile, int64_t micr
 
 ComputeOperation VocabularyOperations::head_finish(int64_t micro_batch) const {
   const size_t norm = layout_.norm();
-  const size_t set = set_of(micro_batch);
+  const size_t set = layout_.set_of(micro_batch);
   return {"head.finish",
           work_.embed,
           {weights(norm), use(layout_.activations[set].back(), Access::read, true),

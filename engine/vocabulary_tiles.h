@@ -48,7 +48,6 @@ class VocabularyOperations {
   scheduler::Use use(ObjectId object, scheduler::Access access, bool discard = false) const;
   scheduler::Use weights(size_t module) const;
   scheduler::Use new_gradient(size_t module, int64_t micro_batch) const;
-  size_t set_of(int64_t micro_batch) const;
   double share_of(size_t module) const;
 
   const ModelLayout& layout_;

@@ -155,6 +155,13 @@ void OutputFile::rename_to_target() {
   in_place_ = true;
 }
 
+void replace_file(const std::string& path, std::string_view content) {
+  OutputFile file(path, Bytes(static_cast<int64_t>(content.size())));
+  file.write(content);
+  file.close();
+  file.rename_to_target();
+}
+
 OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
   namespace fs = std::filesystem;
   std::error_code error;

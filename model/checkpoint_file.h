@@ -61,6 +61,9 @@ class OutputFile {
   bool in_place_ = false;
 };
 
+/// Writes a file of this content in the place of what is there, by an OutputFile.
+void replace_file(const std::string& path, std::string_view content);
+
 /// A folder that exists once this is constructed. Parents are made too; the ones made here are
 /// removed again by the destructor, if empty, unless keep() was called.
 class OutputFolder {

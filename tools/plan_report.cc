@@ -167,10 +167,9 @@ void add_suggestions(const engine::Advice& advice, std::string& text) {
   text += fmt::format("{:<66} {:>8} {:>8}   {}\n", "Suggestions, each alone", "tokens/s", "change",
                       "busiest lane");
   for (const engine::Suggestion& each : advice.suggestions) {
-    text += fmt::format(
-        "  {:<64} {:>8.4g} {:>+6.0f} %   {} {:.0f} %\n", each.change, each.plan.tokens_per_second(),
-        100 * (each.speedup - 1), scheduler::to_string(each.plan.binding()),
-        100 * each.plan.busy[static_cast<size_t>(each.plan.binding())] / each.plan.seconds);
+    text += fmt::format("  {:<64} {:>8.4g} {:>+6.0f} %   {} {:.0f} %\n", each.change,
+                        each.plan.tokens_per_second(), 100 * (each.speedup - 1),
+                        scheduler::to_string(each.plan.binding()), 100 * each.plan.binding_share());
   }
 }
 
@@ -260,8 +259,7 @@ std::string render(const std::vector<std::string>& keys, const std::vector<Sweep
                         over_bound(plan.seconds, plan.bound_seconds),
                         format_bytes(traffic.nvme_read + traffic.nvme_write),
                         format_bytes(traffic.host_to_device + traffic.device_to_host),
-                        scheduler::to_string(plan.binding()),
-                        100 * plan.busy[static_cast<size_t>(plan.binding())] / plan.seconds);
+                        scheduler::to_string(plan.binding()), 100 * plan.binding_share());
   }
   return text;
 }

@@ -30,12 +30,9 @@ void run(const Arguments& arguments) {
   const std::string path = arguments.output.empty()
                                ? (std::filesystem::path(arguments.run) / "report.html").string()
                                : arguments.output;
-  const Bytes size(static_cast<int64_t>(page.size()));
-  model::OutputFile file(path, size);
-  file.write(page);
-  file.close();
-  file.rename_to_target();
-  fmt::print("report: {} ({}, {} steps)\n", path, format_bytes(size),
+  model::replace_file(path, page);
+  fmt::print("report: {} ({}, {} steps)\n", path,
+             format_bytes(Bytes(static_cast<int64_t>(page.size()))),
              data["steps"]["last"].get<int64_t>());
 }
 

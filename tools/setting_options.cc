@@ -41,11 +41,14 @@ engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_
   context_.nvme_budget = size_of(nvme_budget_, "--nvme-budget");
   context_.total_steps = total_steps;
   context_.hidden_size = model.hidden_size;
-  const device::GpuSearch gpus = device::find_gpu();
-  context_.has_gpu = names_gpu || gpus.gpu.has_value();
-  context_.no_gpu_reason = gpus.refusal;
-  if (!gpus.gpu) {
-    log_debug("no GPU: {}", gpus.refusal);
+  context_.has_gpu = names_gpu;
+  if (!names_gpu) {
+    const device::GpuSearch gpus = device::find_gpu();
+    context_.has_gpu = gpus.gpu.has_value();
+    context_.no_gpu_reason = gpus.refusal;
+    if (!gpus.gpu) {
+      log_debug("no GPU: {}", gpus.refusal);
+    }
   }
   const proto::ParsedConfig parsed = proto::load_config(config_);
   const engine::Resolution resolution = engine::resolve(parsed.config, context_, config_);

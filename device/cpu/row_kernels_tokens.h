@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "device/kernels.h"
+#include "device/kernel_checks.h"
 
 namespace headrace::device::cpu {
 
 inline void check_ids(const int32_t* ids, int64_t tokens, TableRange range, int64_t rows) {
-  HR_CHECK(range.first >= 0 && range.first + rows <= range.vocabulary,
-           "embedding: a table of entries {} to {} of a vocabulary of {}", range.first,
-           range.first + rows, range.vocabulary);
+  check_table_range(range, rows);
   for (int64_t t = 0; t < tokens; ++t) {
     HR_CHECK(ids[t] >= 0 && ids[t] < range.vocabulary,
              "embedding: token {} has id {}, vocabulary {}", t, ids[t], range.vocabulary);

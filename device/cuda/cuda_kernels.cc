@@ -23,8 +23,21 @@ ElementwiseArguments shape_of(const Matrix& like) {
   return arguments;
 }
 
-ElementwiseArguments row_of(Elements count) {
+ElementwiseArguments two_to_one(const Matrix& a, const Matrix& b, const Matrix& out) {
+  ElementwiseArguments arguments = shape_of(out);
+  arguments.a = a.data;
+  arguments.a_stride = a.stride;
+  arguments.b = b.data;
+  arguments.b_stride = b.stride;
+  arguments.out = out.data;
+  arguments.out_stride = out.stride;
+  return arguments;
+}
+
+ElementwiseArguments row_of(const void* source, void* target, Elements count) {
   ElementwiseArguments arguments;
+  arguments.a = source;
+  arguments.out = target;
   arguments.rows = 1;
   arguments.columns = count.count();
   return arguments;
@@ -208,14 +221,8 @@ void CudaKernels::rope(Stream& stream, const Matrix& x, int64_t heads, int64_t h
 void CudaKernels::swiglu_forward(Stream& stream, const Matrix& gate, const Matrix& up,
                                  const Matrix& out) {
   check_swiglu_forward(gate, up, out);
-  ElementwiseArguments arguments = shape_of(out);
-  arguments.a = gate.data;
-  arguments.a_stride = gate.stride;
-  arguments.b = up.data;
-  arguments.b_stride = up.stride;
-  arguments.out = out.data;
-  arguments.out_stride = out.stride;
-  post_elementwise(gpu_, stream, KernelId::swiglu_forward, out.dtype, out.dtype, arguments);
+  post_elementwise(gpu_, stream, KernelId::swiglu_forward, out.dtype, out.dtype,
+                   two_to_one(gate, up, out));
 }
 
 void CudaKernels::swiglu_backward(Stream& stream, const Matrix& dout, const Matrix& gate,
@@ -237,14 +244,7 @@ void CudaKernels::swiglu_backward(Stream& stream, const Matrix& dout, const Matr
 
 void CudaKernels::add(Stream& stream, const Matrix& a, const Matrix& b, const Matrix& out) {
   check_add(a, b, out);
-  ElementwiseArguments arguments = shape_of(out);
-  arguments.a = a.data;
-  arguments.a_stride = a.stride;
-  arguments.b = b.data;
-  arguments.b_stride = b.stride;
-  arguments.out = out.data;
-  arguments.out_stride = out.stride;
-  post_elementwise(gpu_, stream, KernelId::add_rows, out.dtype, out.dtype, arguments);
+  post_elementwise(gpu_, stream, KernelId::add_rows, out.dtype, out.dtype, two_to_one(a, b, out));
 }
 
 void CudaKernels::add_bias(Stream& stream, const Matrix& x, const void* bias) {
@@ -278,20 +278,15 @@ void CudaKernels::bias_gradient(Stream& stream, const Matrix& dy, void* dbias) {
 void CudaKernels::accumulate(Stream& stream, const void* source, DType source_dtype, float* target,
                              Elements count, bool overwrite) {
   check_accumulate(source, source_dtype, target, count);
-  ElementwiseArguments arguments = row_of(count);
-  arguments.a = source;
-  arguments.out = target;
   post_elementwise(gpu_, stream, overwrite ? KernelId::cast : KernelId::accumulate, source_dtype,
-                   DType::f32, arguments);
+                   DType::f32, row_of(source, target, count));
 }
 
 void CudaKernels::cast(Stream& stream, const void* source, DType source_dtype, void* target,
                        DType target_dtype, Elements count) {
   check_cast(source, source_dtype, target, target_dtype, count);
-  ElementwiseArguments arguments = row_of(count);
-  arguments.a = source;
-  arguments.out = target;
-  post_elementwise(gpu_, stream, KernelId::cast, source_dtype, target_dtype, arguments);
+  post_elementwise(gpu_, stream, KernelId::cast, source_dtype, target_dtype,
+                   row_of(source, target, count));
 }
 
 void CudaKernels::attention_forward(Stream& stream, const AttentionShape& shape, DType dtype,

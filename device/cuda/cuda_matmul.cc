@@ -93,6 +93,7 @@ CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
   if (known != choices_.end()) {
     return known->second;
   }
+  gpu_.enter();
   Choice choice;
   const Status status = gpu_.api.lt_choose(product, &choice.algorithm);
   choice.is_found = status.is_ok();
@@ -116,7 +117,6 @@ void CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const M
   const int64_t skipped = align_up(address, kWorkspaceAlignment) - address;
   const auto workspace = static_cast<size_t>(CudaMatmul::scratch(c).count() - kWorkspaceAlignment);
   const LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace, allow_tf32_);
-  gpu_.enter();
   const Choice choice = choose(product);
   if (!choice.is_found) {
     post_plain(gpu_, stream, a, transpose_a, b, transpose_b, c, accumulate);

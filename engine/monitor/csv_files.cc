@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/system_file.h"
+#include "engine/rewrite_file.h"
 
 namespace headrace::engine {
 
@@ -55,15 +56,11 @@ void trim(const std::string& path, const std::string& tag, const KeepScalar& kee
                                return error != std::errc() || *end != ',' || !keep(tag, samples);
                              }),
               lines.end());
-  const std::string rewritten = path + ".new";
-  std::ofstream kept(rewritten, std::ios::trunc);
-  for (const std::string& line : lines) {
-    kept << line << '\n';
-  }
-  kept.flush();
-  if (!kept || std::rename(rewritten.c_str(), path.c_str()) != 0) {
-    throw IoError("cannot rewrite the CSV file", {.path = path, .error_number = errno});
-  }
+  rewrite_file(path, "cannot rewrite the CSV file", [&](std::ostream& kept) {
+    for (const std::string& line : lines) {
+      kept << line << '\n';
+    }
+  });
 }
 
 }  // namespace

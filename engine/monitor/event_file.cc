@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "engine/rewrite_file.h"
 
 namespace headrace::engine {
 
@@ -77,27 +78,23 @@ std::optional<std::string> read_record(std::istream& file) {
 
 /// Takes the points out of `path` that are not to be kept.
 void trim(const std::string& path, const KeepScalar& keep) {
-  const std::string rewritten = path + ".new";
-  std::ofstream kept(rewritten, std::ios::binary | std::ios::trunc);
-  for (tensorboard::Event event : read_events(path)) {
-    if (event.has_summary()) {
-      tensorboard::Summary summary;
-      for (const auto& value : event.summary().value()) {
-        if (keep(value.tag(), event.step())) {
-          *summary.add_value() = value;
+  rewrite_file(path, "cannot rewrite the event file", [&](std::ostream& kept) {
+    for (tensorboard::Event event : read_events(path)) {
+      if (event.has_summary()) {
+        tensorboard::Summary summary;
+        for (const auto& value : event.summary().value()) {
+          if (keep(value.tag(), event.step())) {
+            *summary.add_value() = value;
+          }
         }
+        if (summary.value_size() == 0) {
+          continue;
+        }
+        *event.mutable_summary() = summary;
       }
-      if (summary.value_size() == 0) {
-        continue;
-      }
-      *event.mutable_summary() = summary;
+      kept << tfrecord(event.SerializeAsString());
     }
-    kept << tfrecord(event.SerializeAsString());
-  }
-  kept.flush();
-  if (!kept || std::rename(rewritten.c_str(), path.c_str()) != 0) {
-    throw IoError("cannot rewrite the event file", {.path = path, .error_number = errno});
-  }
+  });
 }
 
 /// The event files in a folder whose names end so.

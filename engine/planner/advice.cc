@@ -43,9 +43,7 @@ struct Trial {
   PlanQuestion question;
 };
 
-bool fits(const PlanQuestion& question) {
-  const MinimumBudgets minimum = minimum_of(question);
-  const MemoryRequest& memory = question.options.memory;
+bool fits(const MinimumBudgets& minimum, const MemoryRequest& memory) {
   return minimum.device <= memory.device_memory.value_or(minimum.device) &&
          minimum.host <= memory.host_memory && minimum.nvme <= memory.nvme_budget;
 }
@@ -66,7 +64,7 @@ std::optional<Trial> batch_trial(const PlanQuestion& question, const StepPlan& p
   for (int64_t times = factor; times > 1; times /= 2) {
     Trial trial{fmt::format("--micro-batch {}", question.options.shape.batch * times), question};
     trial.question.options.shape.batch *= times;
-    if (fits(trial.question)) {
+    if (fits(minimum_of(trial.question), trial.question.options.memory)) {
       return trial;
     }
   }
@@ -169,9 +167,6 @@ Advice advise(const PlanQuestion& question, const StepPlan& plan, const Hardware
   for (const Trial& trial : trials) {
     questions.push_back(trial.question);
   }
-  for (PlanQuestion& each : questions) {
-    each.options.memory.preferred_updates = plan.update_mode;  // the others take as long again
-  }
   const std::vector<PlanAnswer> answers = plan_all(questions, PlanDepth::quick);
   const double tokens_per_second = answers.front().plan.value_or(plan).tokens_per_second();
   const auto consider = [&](const std::string& change, const StepPlan& other) {
@@ -235,7 +230,7 @@ std::vector<Remedy> find_remedies(const PlanQuestion& question) {
   for (const Trial& trial : trials) {
     const MinimumBudgets minimum = minimum_of(trial.question);
     if (minimum.device < now.device || minimum.host < now.host || minimum.nvme < now.nvme) {
-      remedies.push_back({trial.change, minimum, fits(trial.question)});
+      remedies.push_back({trial.change, minimum, fits(minimum, trial.question.options.memory)});
     }
   }
   std::stable_partition(remedies.begin(), remedies.end(),

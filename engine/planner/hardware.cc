@@ -92,15 +92,9 @@ void use_storage(double mixed_rate, int64_t unix_seconds, Hardware& hardware) {
 
 void use_stored_drives(const std::vector<std::string>& paths, const aio::ProfileCatalog& catalog,
                        Hardware& hardware) {
-  const auto rates = nvme_rates(paths, catalog);
-  if (!rates) {
-    return;
+  if (const auto rates = nvme_rates(paths, catalog)) {
+    use_storage(rates->mixed, rates->measured_unix_seconds, hardware);
   }
-  int64_t oldest = catalog.storage_for(paths.front())->measured_unix_seconds();
-  for (const std::string& path : paths) {
-    oldest = std::min(oldest, catalog.storage_for(path)->measured_unix_seconds());
-  }
-  use_storage(rates->read + rates->write, oldest, hardware);
 }
 
 /// A figure of a data sheet, of which a part is taken.

@@ -16,11 +16,6 @@ namespace {
 /// Steps in a row after which the residency that a step finds hardly changes any more.
 constexpr int kRoundsToSteadyState = 4;
 
-/// The step that most of a run's steps are.
-const StepTrace& steady_trace(const MemoryPlan& plan) {
-  return plan.speculative ? *plan.speculative : plan.training;
-}
-
 /// The schedule of a late step, and the residency that it starts from.
 struct SteadyStep {
   scheduler::Schedule schedule;
@@ -30,9 +25,11 @@ struct SteadyStep {
 SteadyStep quick_step(const MemoryPlan& plan, const EngineOptions& options) {
   const auto policy = make_policy(options, plan.layout);
   const scheduler::Rates& rates = options.memory.rates;
-  const StepTrace& trace = steady_trace(plan);
+  const StepTrace& trace = plan.usual_step();
+  const bool is_known = plan.first_schedule != nullptr && policy->name() == "optimal";
   SteadyStep step;
-  step.initial = policy->compile(compile_input(plan, trace, rates, plan.homes)).final;
+  step.initial = is_known ? plan.first_schedule->final
+                          : policy->compile(compile_input(plan, trace, rates, plan.homes)).final;
   step.schedule = policy->compile(compile_input(plan, trace, rates, step.initial));
   return step;
 }
@@ -45,7 +42,7 @@ SteadyStep late_step(const MemoryPlan& plan, const EngineOptions& options) {
       break;
     }
     step.initial = rounds.residency();
-    step.schedule = rounds.compile(steady_trace(plan)).schedule;
+    step.schedule = rounds.compile(plan.usual_step()).schedule;
   }
   return step;
 }
@@ -129,7 +126,7 @@ StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
   result.parameters = model::parameter_count(question.config);
   result.tokens = question.tokens_per_step();
   set_memory(plan, step.schedule, result);
-  set_time(compile_input(plan, steady_trace(plan), options.memory.rates, step.initial),
+  set_time(compile_input(plan, plan.usual_step(), options.memory.rates, step.initial),
            step.schedule, depth, result);
   return result;
 }

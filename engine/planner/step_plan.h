@@ -62,6 +62,8 @@ struct StepPlan {
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   scheduler::Lane binding() const;
+  /// Of the step, in which the binding lane is busy.
+  double binding_share() const { return busy[static_cast<size_t>(binding())] / seconds; }
 };
 
 enum class PlanDepth : uint8_t {

@@ -4,7 +4,7 @@
 
 #include "engine/memory_plan.h"
 #include "engine/run_plan.h"
-#include "model/presets.h"
+#include "tests/engine/plan_models.h"
 
 namespace headrace::engine {
 namespace {
@@ -12,16 +12,9 @@ namespace {
 constexpr model::BatchShape kShape{1, 64};
 
 model::ModelConfig model_of_blocks() {
-  model::ModelConfig config;
-  config.family = model::Family::llama;
+  model::ModelConfig config = test::small_model(false);
   config.vocab_size = 512;
-  config.hidden_size = 128;
-  config.intermediate_size = 384;
   config.layers = 6;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 32;
-  config.max_positions = 128;
   return config;
 }
 
@@ -54,7 +47,7 @@ struct SteadyStep {
     };
     run(plan.load);
     for (int step = 0; step < 5; ++step) {
-      run(plan.speculative ? *plan.speculative : plan.training);
+      run(plan.usual_step());
     }
   }
 

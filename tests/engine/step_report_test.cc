@@ -7,7 +7,6 @@
 #include "engine/metrics_log.h"
 #include "engine/run_plan.h"
 #include "engine/step_phases.h"
-#include "model/presets.h"
 #include "tests/engine/plan_models.h"
 
 namespace headrace::engine {
@@ -55,26 +54,10 @@ TEST(StepPhases, MicroBatchesAlternate) {
 }
 
 MemoryPlan plan_with(std::optional<Bytes> device) {
-  model::ModelConfig config;
-  config.family = model::Family::llama;
-  config.vocab_size = 500;
-  config.hidden_size = 128;
-  config.intermediate_size = 384;
-  config.layers = 4;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 32;
-  config.max_positions = 128;
-  MemoryRequest request;
+  MemoryRequest request = test::request_of(Tier::nvme, Tier::nvme, true);
   request.device_memory = device;
   request.host_memory = kMiB * 6;
-  request.has_nvme = true;
-  request.nvme_budget = kGiB;
-  request.offload_param = Tier::nvme;
-  request.offload_optimizer = Tier::nvme;
-  request.nvme_activations = true;
-  request.micro_batches = 2;
-  return make_memory_plan(config, DType::bf16, {2, 64}, {kMiB, kKiB * 16}, WorkEstimate(), request);
+  return test::plan(test::small_model(false), DType::bf16, request);
 }
 
 TEST(MemoryUse, ThePeakIsTheSchedulesAndItsPartsAddUp) {

@@ -12,9 +12,10 @@ class Report {
     this.last = this.count > 0 ? this.steps.last : 0;
     // The first steps of a run (and of one that goes on) find cold memory and rough estimates.
     const first = (this.plan?.resumed_from || 0) + 2;
-    const usable = this.steps.step.map((step, i) => isNumber(column(this.steps, 'seconds')[i]) && step > first);
+    const seconds = column(this.steps, 'seconds');
+    const usable = this.steps.step.map((step, i) => isNumber(seconds[i]) && step > first);
     const any = usable.some(Boolean);
-    this.isSteady = i => any ? usable[i] : isNumber(column(this.steps, 'seconds')[i]);
+    this.isSteady = i => any ? usable[i] : isNumber(seconds[i]);
   }
 
   /** Median over the steady steps of this run. */
