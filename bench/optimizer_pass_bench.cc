@@ -18,6 +18,7 @@
 #include "base/median.h"
 #include "base/random.h"
 #include "engine/executor.h"
+#include "engine/learned_costs.h"
 #include "engine/master_weights.h"
 #include "engine/state_format.h"
 #include "tiers/host_memory.h"
@@ -146,12 +147,15 @@ class Pass {
     engine::UpdateOptions update;
     update.step = ++step_;
     auto begin = Clock::now();
-    run(program_.pass, [&](uint32_t, engine::UseBytes uses) {
+    const engine::RunReport report = run(program_.pass, [&](uint32_t, engine::UseBytes uses) {
       engine::update(update,
                      arrays_of(uses[0].data(), uses[1].data(), uses[2].data(), program_.count));
     });
     Result result;
     result.seconds = seconds_since(begin);
+    costs_.note(report, 0);
+    costs_.apply_to(program_.pass);
+    costs_.apply_to(rates_);
     begin = Clock::now();
     extents_->commit(generation_++, {});
     result.commit_seconds = seconds_since(begin);
@@ -162,15 +166,18 @@ class Pass {
   }
 
  private:
-  void run(const scheduler::Trace& trace, const engine::OperationBody& body) {
+  /// With what earlier passes took, as a training run learns it.
+  engine::RunReport run(const scheduler::Trace& trace, const engine::OperationBody& body) {
     scheduler::CompileInput input;
     input.trace = &trace;
     input.objects = &program_.objects;
     input.budgets.host = arena_.capacity();
+    input.rates = rates_;
     input.initial = residency_;
     const scheduler::Schedule schedule = policy_->compile(input);
-    executor_->run(trace, schedule, body);
+    engine::RunReport report = executor_->run(trace, schedule, body);
     residency_ = schedule.final;
+    return report;
   }
 
   Program program_;
@@ -181,6 +188,8 @@ class Pass {
   std::shared_ptr<tiers::ExtentStore> extents_;
   std::unique_ptr<tiers::TieredStore> store_;
   std::unique_ptr<engine::Executor> executor_;
+  engine::LearnedCosts costs_;
+  scheduler::Rates rates_;
   std::vector<scheduler::Residency> residency_;
   uint64_t generation_ = 1;
   int64_t step_ = 0;
@@ -290,6 +299,7 @@ void run(const Options& options) {
   Pass pass(options, io, pass_memory);
   Kernel kernel(options, other_memory);
   pass.step();  // the store has grown to both generations, the memory is in place
+  pass.step();  // planned with what the first one took
   const Pass::Result steady = pass.step();
   Drive drive(options, io, other_memory, Bytes(steady.read + steady.written));
 

@@ -34,6 +34,11 @@ def pass_rows(report, suffix=""):
            f"{report['other'] / 1e9:.2f} GB/s", report["ratio"])
 
 
+def verify_rows(report):
+    yield ("checking a run's state, against fio reading the file", f"{report['ours'] / 1e9:.2f} GB/s",
+           f"{report['other'] / 1e9:.2f} GB/s", report["ratio"])
+
+
 def schedule_rows(report):
     for entry in report:
         name = (f"schedule of {entry['model']}, device {entry['device_gib']:g} GiB, host {entry['host_gib']:g} GiB, "
@@ -58,6 +63,7 @@ REPORTS = {
     "optimizer.json": optimizer_rows,
     "pass.json": pass_rows,
     "pass-no-verify.json": lambda report: pass_rows(report, ", checksums not verified"),
+    "verify.json": verify_rows,
     "schedule.json": schedule_rows,
     "deepspeed-adam.json": adam_rows,
     "deepspeed-aio.json": aio_rows,

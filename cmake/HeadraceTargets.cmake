@@ -28,6 +28,12 @@ function(headrace_precompile target)
   endif()
 endfunction()
 
+# headrace_optimize_lightly(TARGET): for sources that are compiled more often than they run: saves a
+# third of their compile time.
+function(headrace_optimize_lightly target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # headrace_library(NAME [PRECOMPILE HEADERS...] [LINK TARGETS...]): a static library of all .cc files
 # below the folder. Sources are globbed so that a file cannot be forgotten.
 function(headrace_library name)
@@ -53,6 +59,7 @@ function(headrace_tests name)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   # GoogleTest and fmt are most of a test's compile time.
   headrace_precompile(${target} <gmock/gmock.h> <gtest/gtest.h>)
+  headrace_optimize_lightly(${target})
   target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow.*

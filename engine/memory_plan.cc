@@ -53,10 +53,12 @@ void require_disk(const MemoryPlan& plan, const MemoryRequest& request) {
     return;
   }
   throw CapacityError(fmt::format(
-      "this run does not fit: it needs at least {} on nvme (the committed state and the next "
-      "step's, side by side), but "
-      "the budget is {} in {}; raise --nvme-budget, free disk space, or offload less to nvme",
-      format_bytes(plan.minimum_nvme), format_bytes(request.nvme_budget), request.nvme_path));
+      "this run does not fit: it needs at least {} ({} bytes) on nvme (the committed state, the "
+      "next step's beside it, and what the host budget cannot hold of gradients and activations), "
+      "but the budget is {} ({} bytes) in {}; raise --nvme-budget, free disk space, or offload "
+      "less to nvme",
+      format_bytes(plan.minimum_nvme), plan.minimum_nvme.count(), format_bytes(request.nvme_budget),
+      request.nvme_budget.count(), request.nvme_path));
 }
 
 std::string_view describe(UpdateMode mode) {
@@ -71,11 +73,8 @@ std::string_view describe(UpdateMode mode) {
   return "";
 }
 
-/// Throws where even the smallest plan does not fit; returns it.
-MemoryPlan require_fit(const PlanInput& input) {
-  if (std::optional<MemoryPlan> plan = smallest_that_fits(input)) {
-    return std::move(*plan);
-  }
+/// Says what is too small for even the smallest plan.
+[[noreturn]] void refuse(const PlanInput& input) {
   const MemoryRequest& request = input.request;
   const Bytes device_memory = request.device_memory.value_or(Bytes(0));
   MemoryPlan smallest = smallest_plan(input);
@@ -84,6 +83,7 @@ MemoryPlan require_fit(const PlanInput& input) {
   }
   fit_host(smallest, device_memory, request.host_memory);
   require(request.host_memory, smallest.minimum_host, Tier::host, request);
+  smallest.minimum_nvme = least_nvme(input);
   require_disk(smallest, request);
   HR_CHECK(false, "a plan that needs no more than the budgets does not fit them");
 }
@@ -122,6 +122,10 @@ Placement make_placement(const MemoryRequest& request) {
   if (request.nvme_activations) {
     placement.activations = Tier::nvme;
   }
+  if (!request.spills) {
+    placement.gradients = std::min(placement.gradients, Tier::host);
+    placement.activations = std::min(placement.activations, Tier::host);
+  }
   return placement;
 }
 
@@ -129,7 +133,17 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request) {
   const PlanInput input{config, dtype, shape, needs, work, request};
-  return choose_plan(input, require_fit(input));
+  MemoryRequest in_memory = request;
+  in_memory.spills = false;
+  const PlanInput without_spills{config, dtype, shape, needs, work, in_memory};
+  for (const PlanInput* each : {&input, &without_spills}) {
+    if (const std::optional<MemoryPlan> smallest = smallest_that_fits(*each)) {
+      MemoryPlan plan = choose_plan(*each, *smallest);
+      plan.minimum_nvme = least_nvme(input);
+      return plan;
+    }
+  }
+  refuse(input);
 }
 
 scheduler::CompileInput compile_input(const MemoryPlan& plan, const StepTrace& trace,

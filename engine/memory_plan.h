@@ -29,6 +29,8 @@ struct MemoryRequest {
   std::optional<double> offload_ratio = 1;
   bool host_activations = false;  ///< cpu_checkpointing
   bool nvme_activations = false;
+  bool spills =
+      true;  ///< what lives inside a step may go down to nvme, where it is offloaded there
   Elements sub_group_size{1'000'000'000};
   StateRequest state;
   int64_t micro_batches = 1;
@@ -72,7 +74,7 @@ struct MemoryPlan {
 
   Bytes minimum_device;  ///< smallest device budget that works; 0: no device tier
   Bytes minimum_host;    ///< smallest host budget that works
-  Bytes minimum_nvme;    ///< committed values and the next step's, side by side
+  Bytes minimum_nvme;    ///< committed values, the next step's beside them, and what may spill
 
   /// Of usual_step() from `homes`, by the optimal policy at the request's rates; null where the
   /// choice of the plan did not need it.
@@ -105,8 +107,9 @@ NetworkNeeds network_needs(const model::Network& network);
 Placement make_placement(const MemoryRequest& request);
 
 /// Lays the model out, chooses vocabulary tiles, shard size, accumulation order and update mode,
-/// and checks that every operation fits. Throws CapacityError with the minimum of the tier that is
-/// too small and the settings that change it.
+/// and checks that every operation fits. Where the disk has no room for what may spill inside a
+/// step, and the host budget has, it stays there. Throws CapacityError with the minimum of the tier
+/// that is too small and the settings that change it.
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request);

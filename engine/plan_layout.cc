@@ -1,9 +1,11 @@
 #include "engine/plan_layout.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
@@ -49,6 +51,16 @@ Bytes slot_sum(const ModelLayout& layout, std::optional<Tier> home) {
   Bytes sum;
   for (const scheduler::ObjectFacts& object : layout.objects) {
     if (!home || object.home == home) {
+      sum += object.size;
+    }
+  }
+  return sum;
+}
+
+Bytes spillable_bytes(const ModelLayout& layout) {
+  Bytes sum;
+  for (const scheduler::ObjectFacts& object : layout.objects) {
+    if (!object.home && object.floor == Tier::nvme) {
       sum += object.size;
     }
   }
@@ -125,6 +137,7 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
     // The last checkpoint, beside the values before and after the step.
     plan.minimum_nvme += slot_sum(plan.layout, Tier::nvme);
   }
+  plan.minimum_nvme += spillable_bytes(plan.layout);
   if (plan.has_device()) {
     Bytes arena;
     for (const auto* trace : all_traces(plan)) {
@@ -202,6 +215,20 @@ std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input) {
     best->minimum_device = minimum_device;
   }
   return best;
+}
+
+Bytes least_nvme(const PlanInput& input) {
+  MemoryRequest request = input.request;
+  request.nvme_budget = Bytes(std::numeric_limits<int64_t>::max());
+  const PlanInput unlimited{input.config, input.dtype, input.shape,
+                            input.needs,  input.work,  request};
+  for (const bool spills : {false, true}) {
+    request.spills = spills && input.request.spills;
+    if (const auto plan = smallest_that_fits(unlimited)) {
+      return plan->minimum_nvme;
+    }
+  }
+  HR_CHECK(false, "the smallest plan does not fit device and host");
 }
 
 }  // namespace headrace::engine

@@ -34,6 +34,10 @@ struct StepOrder {
 /// Bytes of the slots of all objects, or of those with this home.
 Bytes slot_sum(const ModelLayout& layout, std::optional<Tier> home);
 
+/// Bytes of all objects that live inside a step and may go down to nvme: no schedule has more of
+/// them there at once, for what is written anew is dropped there first.
+Bytes spillable_bytes(const ModelLayout& layout);
+
 /// The plan makes no smaller shards. Gradient norms are summed in whole blocks; and shards of one
 /// block each would be so many in a large model that planning takes long, while it is a module's
 /// weights and gradient that decide what fits, beside which a shard is small.
@@ -67,5 +71,9 @@ MemoryPlan smallest_plan(const PlanInput& input);
 /// Of the same two what needs less of the host, where it gets all of the device budget; empty where
 /// neither fits the request. Tiles can need more of the host, for what the head keeps between them.
 std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input);
+
+/// The smallest nvme budget that goes with the request's other budgets, which must be large enough:
+/// without room for what may spill where the host holds that.
+Bytes least_nvme(const PlanInput& input);
 
 }  // namespace headrace::engine

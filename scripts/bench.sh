@@ -27,13 +27,15 @@ results=$PWD/build/bench
 rm -rf "$results"
 mkdir -p "$results"
 cmake --preset release > /dev/null
-cmake --build build/release --target io_bench optimizer_bench optimizer_pass_bench schedule_bench
+cmake --build build/release --target io_bench optimizer_bench optimizer_pass_bench \
+  verify_bench schedule_bench
 programs=build/release/bench
 
 if [ "$quick" = yes ]; then
   io=(--size 256MiB --sweep-size 128MiB --rounds 1 --object 1MiB)
   optimizer=(--millions 4 --rounds 3)
   pass=(--elements 16777216 --shard 1048576 --host-memory 256MiB --rounds 2)
+  verify=(--size 512MiB --rounds 2)
   schedule=(--only 0.5B)
   adam=(--millions 8 --rounds 3)
   aio=(--size 0.25 --rounds 1)
@@ -41,6 +43,7 @@ else
   io=(--size 4GiB --rounds 5)
   optimizer=()
   pass=(--elements 402653184 --host-memory 512MiB --rounds 5)
+  verify=()
   schedule=()
   adam=()
   aio=(--size 2 --rounds 5)
@@ -54,6 +57,8 @@ echo "== optimizer pass, nvme to nvme"
 "$programs/optimizer_pass_bench" "$folder" "${pass[@]}" --json "$results/pass.json"
 echo "== the same without checking what was read"
 "$programs/optimizer_pass_bench" "$folder" "${pass[@]}" --no-verify --json "$results/pass-no-verify.json"
+echo "== checking a run's state against reading it"
+"$programs/verify_bench" "$folder" "${verify[@]}" --json "$results/verify.json"
 echo "== schedules against their lower bound"
 "$programs/schedule_bench" "${schedule[@]}" --json "$results/schedule.json"
 if [ "$deepspeed" = yes ]; then

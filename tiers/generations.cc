@@ -16,7 +16,7 @@ namespace headrace::tiers {
 namespace {
 
 /// Extents read at a time by verify_values(): one is checked while others arrive.
-constexpr int kVerifyThreads = 3;
+constexpr int kVerifyThreads = 8;
 
 /// Makes one StoredValue of every value that the catalog has, however often.
 class Loader {

@@ -145,7 +145,8 @@ json to_json(const PlanReport& report) {
   }
   const engine::Advice& advice = *report.advice;
   result["recommended"] = {{"device", recommendation_json(advice.device)},
-                           {"host", recommendation_json(advice.host)}};
+                           {"host", recommendation_json(advice.host)},
+                           {"nvme", {{"bytes", report.plan->nvme_with_snapshot().count()}}}};
   result["suggestions"] = json::array();
   for (const engine::Suggestion& each : advice.suggestions) {
     result["suggestions"].push_back({{"change", each.change},

@@ -101,7 +101,8 @@ void add_budgets(const PlanReport& report, std::string& text) {
   row("host", memory.host_memory, report.minimum.host, recommended_text(advice.host),
       plan.peak_host);
   if (report.minimum.nvme.count() > 0) {
-    row("nvme", memory.nvme_budget, report.minimum.nvme, "", report.minimum.nvme);
+    row("nvme", memory.nvme_budget, report.minimum.nvme,
+        report.plan ? format_bytes(report.plan->nvme_with_snapshot()) : "", report.minimum.nvme);
   }
   if (report.host_budget_source != "given") {
     text += fmt::format("  host budget: {}\n", report.host_budget_source);

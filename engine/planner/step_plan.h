@@ -60,6 +60,8 @@ struct StepPlan {
   Bytes nvme_bound;
   Bytes link_bound;
 
+  /// Budget with which a run can also keep one snapshot.
+  Bytes nvme_with_snapshot() const { return minimum.nvme + nvme_for_good; }
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   scheduler::Lane binding() const;
   /// Of the step, in which the binding lane is busy.

@@ -79,12 +79,17 @@ PlanQuestion question_of(Family family, const PlacementCase& placement, int64_t 
   return question;
 }
 
+void set_disk(PlanQuestion& question, Bytes budget) {
+  question.options.memory.nvme_budget = question.options.nvme_budget = budget;
+}
+
 PlanQuestion at_minimum(PlanQuestion question) {
   const engine::MinimumBudgets minimum = minimum_of(question);
   question.options.memory.host_memory = minimum.host;
   if (question.options.memory.device_memory) {
     question.options.memory.device_memory = minimum.device;
   }
+  set_disk(question, minimum.nvme);
   return question;
 }
 
@@ -110,9 +115,14 @@ class PlanBoundary : public testing::TestWithParam<std::tuple<Family, PlacementC
 
   /// The budget of one tier a hundredth lower.
   static PlanQuestion lower(PlanQuestion question, Tier tier) {
-    Bytes& budget = tier == Tier::host ? question.options.memory.host_memory
-                                       : *question.options.memory.device_memory;
-    budget = Bytes(budget.count() - budget.count() / 100);
+    const auto less = [](Bytes budget) { return Bytes(budget.count() - budget.count() / 100); };
+    engine::MemoryRequest& memory = question.options.memory;
+    if (tier == Tier::nvme) {
+      set_disk(question, less(memory.nvme_budget));
+    } else {
+      Bytes& budget = tier == Tier::host ? memory.host_memory : *memory.device_memory;
+      budget = less(budget);
+    }
     return question;
   }
 
@@ -142,6 +152,23 @@ TEST_P(PlanBoundary, TheMinimumRunsAndLessIsRefused) {
   if (least.options.memory.device_memory) {
     expect_refused(lower(least, Tier::device), Tier::device);
   }
+  if (least.options.memory.nvme_budget > Bytes(0)) {
+    expect_refused(lower(least, Tier::nvme), Tier::nvme);
+  }
+}
+
+/// With room in the host for all that a step makes, less of the disk is needed.
+TEST_P(PlanBoundary, TheDiskNeedsNoRoomForWhatTheHostHolds) {
+  if (minimum_of(question_).nvme == Bytes(0)) {
+    GTEST_SKIP() << "nothing of this placement is on nvme";
+  }
+  PlanQuestion roomy = question_;
+  const Bytes needed = plan_step(roomy, engine::PlanDepth::quick).minimum.nvme;
+  EXPECT_LT(needed, minimum_of(question_).nvme);
+  const test::Curve curve = train_curve(curve_of(folder_.path(), roomy, 2), roomy.options);
+  set_disk(roomy, needed);
+  EXPECT_EQ(train_curve(curve_of(folder_.path(), roomy, 2), roomy.options), curve);
+  expect_refused(lower(roomy, Tier::nvme), Tier::nvme);
 }
 
 /// Which bytes move does not depend on measured rates with this policy: a run's fourth step moves

@@ -348,13 +348,32 @@ TEST(MemoryPlan, NvmeWithoutAPathNamesTheSettings) {
   }
 }
 
-TEST(MemoryPlan, DiskThatCannotHoldTwoGenerationsIsRefused) {
+/// Two generations of what lives on nvme, and what a small host has no room for inside a step.
+TEST(MemoryPlan, DiskThatCannotHoldWhatGoesThereIsRefused) {
+  const model::ModelConfig config = small_model(false);
   MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
-  const Bytes needed = plan(small_model(false), DType::f32, request).minimum_nvme;
-  request.nvme_budget = needed;
-  EXPECT_NO_THROW(plan(small_model(false), DType::f32, request));
-  request.nvme_budget = needed - Bytes(1);
-  EXPECT_THROW(plan(small_model(false), DType::f32, request), CapacityError);
+  const auto sum = [](const MemoryPlan& made, bool for_good) {
+    Bytes bytes;
+    for (const auto& object : made.layout.objects) {
+      const bool counts =
+          for_good ? object.home == Tier::nvme : !object.home && object.floor == Tier::nvme;
+      bytes += counts ? object.size : Bytes(0);
+    }
+    return bytes;
+  };
+  const auto plan_at_least = [&] {
+    request.nvme_budget = kGiB;
+    request.nvme_budget = plan(config, DType::f32, request).minimum_nvme;
+    const MemoryPlan made = plan(config, DType::f32, request);
+    EXPECT_EQ(made.minimum_nvme, request.nvme_budget);
+    EXPECT_EQ(sum(made, true) * 2 + sum(made, false), request.nvme_budget);
+    request.nvme_budget = request.nvme_budget - Bytes(1);
+    EXPECT_THROW(plan(config, DType::f32, request), CapacityError);
+    return made;
+  };
+  EXPECT_EQ(sum(plan_at_least(), false), Bytes(0));
+  request.host_memory = minimum_budgets(config, DType::f32, kShape, kNeeds, request).host;
+  EXPECT_GT(sum(plan_at_least(), false), Bytes(0));
 }
 
 }  // namespace
