@@ -1,7 +1,6 @@
 #include "scheduler/dependencies.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace headrace::scheduler {
 
@@ -63,7 +62,7 @@ void DependencyTracker::frees(Tier tier, int64_t begin, int64_t end) {
 std::vector<uint32_t> DependencyTracker::finish() {
   std::sort(after_.begin(), after_.end());
   after_.erase(std::unique(after_.begin(), after_.end()), after_.end());
-  return std::exchange(after_, {});
+  return after_;
 }
 
 }  // namespace headrace::scheduler

@@ -23,16 +23,12 @@ class EventSimulation {
       : input_(input),
         actions_(actions),
         waiting_(actions.size()),
-        successors_(actions.size()),
         may_start_(actions.size(), false) {
     times_.begin.resize(actions.size());
     times_.end.resize(actions.size());
+    find_successors();
     for (uint32_t i = 0; i < actions.size(); ++i) {
       waiting_[i] = static_cast<uint32_t>(actions[i].after.size());
-      for (const uint32_t before : actions[i].after) {
-        HR_CHECK(before < i, "action {} depends on action {}", i, before);
-        successors_[before].push_back(i);
-      }
       if (is_in_order(actions[i])) {
         operations_[static_cast<size_t>(*lane_of(input, actions[i]))].push_back(i);
       }
@@ -75,6 +71,24 @@ class EventSimulation {
     }
   };
 
+  void find_successors() {
+    first_successor_.resize(actions_.size() + 1);
+    for (uint32_t i = 0; i < actions_.size(); ++i) {
+      for (const uint32_t before : actions_[i].after) {
+        HR_CHECK(before < i, "action {} depends on action {}", i, before);
+        ++first_successor_[before + 1];
+      }
+    }
+    std::partial_sum(first_successor_.begin(), first_successor_.end(), first_successor_.begin());
+    successors_.resize(first_successor_.back());
+    std::vector<uint32_t> next(first_successor_.begin(), first_successor_.end() - 1);
+    for (uint32_t i = 0; i < actions_.size(); ++i) {
+      for (const uint32_t before : actions_[i].after) {
+        successors_[next[before]++] = i;
+      }
+    }
+  }
+
   bool is_in_order(const Action& action) const {
     return action.kind == ActionKind::operation &&
            input_.trace->operations[action.operation].in_order;
@@ -102,7 +116,8 @@ class EventSimulation {
   void finish(uint32_t action) {
     times_.end[action] = now_;
     ++finished_;
-    for (const uint32_t next : successors_[action]) {
+    for (uint32_t i = first_successor_[action]; i < first_successor_[action + 1]; ++i) {
+      const uint32_t next = successors_[i];
       if (--waiting_[next] == 0) {
         make_ready(next);
       }
@@ -133,7 +148,8 @@ class EventSimulation {
   const CompileInput& input_;
   const std::vector<Action>& actions_;
   std::vector<uint32_t> waiting_;
-  std::vector<std::vector<uint32_t>> successors_;
+  std::vector<uint32_t> first_successor_;  // of each action, in successors_
+  std::vector<uint32_t> successors_;
   std::vector<bool> may_start_;  // operations whose dependencies have ended
   std::array<std::deque<uint32_t>, kLaneCount> operations_;  // not yet ready, in order
   using MinHeap = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>>;

@@ -1,5 +1,6 @@
 #include "scheduler/slots.h"
 
+#include <array>
 #include <limits>
 
 #include "base/check.h"
@@ -70,17 +71,18 @@ void SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
   Segment right = segments_[last];
   left.end = begin;
   right.begin = end;
-  std::vector<Segment> parts;
+  std::array<Segment, 3> parts;
+  size_t count = 0;
   if (left.begin < left.end) {
-    parts.push_back(left);
+    parts[count++] = left;
   }
-  parts.push_back(taken);
+  parts[count++] = taken;
   if (right.begin < right.end) {
-    parts.push_back(right);
+    parts[count++] = right;
   }
   const auto where = segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(first),
                                      segments_.begin() + static_cast<ptrdiff_t>(last) + 1);
-  segments_.insert(where, parts.begin(), parts.end());
+  segments_.insert(where, parts.begin(), parts.begin() + static_cast<ptrdiff_t>(count));
   ++occupied_;
 }
 
