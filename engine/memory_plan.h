@@ -76,8 +76,8 @@ struct MemoryPlan {
   Bytes minimum_host;    ///< smallest host budget that works
   Bytes minimum_nvme;    ///< committed values, the next step's beside them, and what may spill
 
-  /// Of usual_step() from `homes`, by the optimal policy at the request's rates; null where the
-  /// choice of the plan did not need it.
+  /// Of usual_step() from `homes`, by the quick optimal policy at the request's rates; null where
+  /// the choice of the plan did not need it.
   std::shared_ptr<const scheduler::Schedule> first_schedule;
 
   /// What most steps of a run are.

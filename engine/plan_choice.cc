@@ -123,7 +123,7 @@ double predicted_seconds(MemoryPlan& plan, const scheduler::Rates& rates) {
   const auto input = compile_input(plan, plan.usual_step(), rates, plan.homes);
   if (plan.first_schedule == nullptr) {
     plan.first_schedule = std::make_shared<const scheduler::Schedule>(
-        scheduler::make_optimal_policy()->compile(input));
+        scheduler::make_optimal_policy(scheduler::PolicyEffort::quick)->compile(input));
   }
   return scheduler::simulate(input, *plan.first_schedule).seconds;
 }

@@ -37,6 +37,7 @@ Candidate try_model(const CompileInput& input, const VictimModel& model) {
 
 class OptimalPolicy final : public Policy {
  public:
+  explicit OptimalPolicy(PolicyEffort effort) : effort_(effort) {}
   std::string_view name() const override { return "optimal"; }
   Schedule compile(const CompileInput& input) const override {
     const FarthestUse reuse(input, kWeights[0]);
@@ -50,21 +51,32 @@ class OptimalPolicy final : public Policy {
         best = std::move(other);
       }
     };
-    for (size_t i = 1; i < kWeights.size(); ++i) {
+    const bool is_quick = effort_ == PolicyEffort::quick;
+    // The quick ones are the first and the last of a kind: the most unlike each other.
+    const size_t step = is_quick ? kWeights.size() - 1 : 1;
+    for (size_t i = step; i < kWeights.size(); i += step) {
       consider(FarthestUse(input, kWeights[i]));
     }
-    consider(LeastRecentlyUsed());
+    if (!is_quick) {
+      consider(LeastRecentlyUsed());
+    }
     for (const double usable : kUsable) {
       const KeepPlan plan(input, usable);
       if (!plan.is_complete()) {
         break;
       }
-      for (const FarthestUseWeights& weights : kWeights) {
-        consider(PlannedUse(input, plan, weights));
+      for (size_t i = 0; i < kWeights.size(); i += step) {
+        consider(PlannedUse(input, plan, kWeights[i]));
+      }
+      if (is_quick) {
+        break;
       }
     }
     return std::move(best.schedule);
   }
+
+ private:
+  PolicyEffort effort_;
 };
 
 class LivenessPolicy final : public Policy {
@@ -92,8 +104,8 @@ class LruPolicy final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_optimal_policy() {
-  return std::make_unique<OptimalPolicy>();
+std::unique_ptr<Policy> make_optimal_policy(PolicyEffort effort) {
+  return std::make_unique<OptimalPolicy>(effort);
 }
 std::unique_ptr<Policy> make_liveness_policy(const LivenessLimits& limits,
                                              std::vector<Elements> parameters) {

@@ -69,9 +69,14 @@ class Policy {
   virtual Schedule compile(const CompileInput& input) const = 0;
 };
 
+enum class PolicyEffort : uint8_t {
+  thorough,  ///< compares all of its plans
+  quick,     ///< a third of them: enough to tell which of several traces is faster
+};
+
 /// Farthest next use (cyclic: the trace is expected to repeat), aware of write-back cost and of the
 /// time a fetch needs to arrive before its use.
-std::unique_ptr<Policy> make_optimal_policy();
+std::unique_ptr<Policy> make_optimal_policy(PolicyEffort effort = PolicyEffort::thorough);
 /// Least recently used; the baseline.
 std::unique_ptr<Policy> make_lru_policy();
 
