@@ -405,6 +405,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
                         bool& weights_finite) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
+  arrays.first_element = (layout_.modules[step.module].first + shard.first).count();
   clear_padding(layout_, step, uses[2]);
   if (!layout_.modules[step.module].packed_gradient) {
     arrays.gradient = uses[1].data();
