@@ -426,8 +426,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
       },
       [&](int64_t at, int64_t count) {
         if (arrays.weight != nullptr) {
-          const UpdateShard gap = slice(arrays, Elements(at), Elements(count));
-          std::fill_n(static_cast<uint16_t*>(gap.weight), count, uint16_t{0});
+          std::fill_n(static_cast<uint16_t*>(arrays.weight) + at, count, uint16_t{0});
         }
       });
 }

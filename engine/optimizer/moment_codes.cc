@@ -41,7 +41,10 @@ uint32_t encode_moments(const MomentCode& code, std::span<const float> values, u
   const float inverse = inverse_step_of(code, scale);
   const float normal = std::ldexp(1.0F, code.mantissa_bits);
   for (size_t i = 0; i < values.size(); ++i) {
-    const float steps = std::abs(values[i]) * inverse;
+    float steps = std::abs(values[i]) * inverse;
+    if (steps < normal) {
+      steps = (steps + normal) - normal;  // as the updates: to 2^(mantissa bits - 23) of a step
+    }
     int exponent = 0;
     std::frexp(steps, &exponent);
     const int shift = steps < normal ? 0 : exponent - 1 - code.mantissa_bits;

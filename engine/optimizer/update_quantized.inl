@@ -11,7 +11,8 @@ namespace HWY_NAMESPACE {
 template <class D>
 HWY_INLINE auto rounding_words(D /*d*/, const RoundingKey& key, uint32_t lower_bits) {
   const hn::RebindToUnsigned<D> du;
-  auto x = hn::Iota(du, lower_bits + key.first);
+  // Highway makes an Iota that begins with a variable in memory.
+  auto x = hn::Add(hn::Iota(du, 0), hn::Set(du, lower_bits + key.first));
   x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(du, 0x85ebca6bU));
   x = hn::Xor(x, hn::Set(du, key.second));
   x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(du, 0xc2b2ae35U));
@@ -49,16 +50,14 @@ struct Codec {
   static HWY_INLINE hn::Vec<DU> encode(D d, hn::Vec<D> value, hn::Vec<D> inverse_step,
                                        hn::Vec<DU> random) {
     const DU du;
-    const hn::RebindToSigned<D> di;
-    const auto steps = hn::Mul(hn::Abs(value), inverse_step);
+    auto steps = hn::Mul(hn::Abs(value), inverse_step);
+    // A smallest normal number added gives subnormals the spacing that they have in the code.
     const auto is_subnormal = hn::Lt(steps, hn::Set(d, kSmallestNormal));
+    steps = hn::Add(steps, hn::IfThenElseZero(is_subnormal, hn::Set(d, kSmallestNormal)));
+    const auto added = hn::IfThenElseZero(hn::RebindMask(du, is_subnormal),
+                                          hn::Set(du, 1U << static_cast<unsigned>(kMantissa)));
     const auto drawn = hn::Add(hn::BitCast(du, steps), hn::ShiftLeft<kShift - 16>(random));
-    const auto normal = hn::Sub(hn::ShiftRight<kShift>(drawn), hn::Set(du, kBias));
-    // Lanes that are not subnormal may be beyond an integer's range; they are not used.
-    const auto fixed =
-        hn::ConvertTo(di, hn::Mul(hn::IfThenElseZero(is_subnormal, steps), hn::Set(d, 65536.0F)));
-    const auto subnormal = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, fixed), random));
-    auto words = hn::IfThenElse(hn::RebindMask(du, is_subnormal), subnormal, normal);
+    auto words = hn::Sub(hn::ShiftRight<kShift>(drawn), hn::Add(added, hn::Set(du, kBias)));
     if constexpr (Code::kCode.keeps_above_zero) {
       const auto is_above = hn::RebindMask(du, hn::Gt(value, hn::Zero(d)));
       words = hn::Max(words, hn::IfThenElseZero(is_above, hn::Set(du, 1U)));

@@ -73,14 +73,17 @@ OracleBlock oracle_encode(OracleCode code, const std::vector<float>& values,
     table.push_back(magnitude(code, word, exponent));
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    const double value = std::abs(static_cast<double>(values[i]));
+    double value = std::abs(static_cast<double>(values[i]));
+    if (value < table[1 << kMantissaBits]) {  // fp32 has 19 bits below a step of subnormals
+      value = std::nearbyint(value / table[1] * 0x1p19) * 0x1p-19 * table[1];
+    }
     const auto above = std::upper_bound(table.begin(), table.end(), value);
     auto word = static_cast<int>(above - table.begin()) - 1;
     if (above != table.end()) {
       const double place = (value - *(above - 1)) / (*above - *(above - 1));
       word += place + draws[i] / 65536.0 >= 1 ? 1 : 0;
     }
-    if (!is_signed(code) && value > 0) {
+    if (!is_signed(code) && values[i] > 0) {
       word = std::max(word, 1);
     }
     if (is_signed(code) && std::signbit(values[i])) {

@@ -23,7 +23,8 @@ struct OracleBlock {
   std::vector<uint8_t> words;
 };
 /// `draws`: [element] a number in [0, 65536). A value between two codes goes to the upper one, in
-/// magnitude, where its place between them and draw / 65536 make at least 1.
+/// magnitude, where its place between them and draw / 65536 make at least 1. Below the smallest
+/// normal code the place is to 2^-19.
 OracleBlock oracle_encode(OracleCode code, const std::vector<float>& values,
                           const std::vector<uint32_t>& draws);
 
