@@ -5,10 +5,15 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "engine/optimizer/moment_codes.h"
 
 namespace headrace::engine {
 
 namespace {
+
+static_assert(model::kParameterAlignment.count() % kMomentBlock.count() == 0 &&
+                  kStatisticsBlock.count() % kMomentBlock.count() == 0,
+              "parameters and shards begin with a block of 8-bit moments");
 
 Tier slower(Tier a, Tier b) {
   return std::max(a, b);

@@ -75,25 +75,16 @@ float decode_moment(const MomentCode& code, uint8_t word, uint32_t scale);
 /// Encodes a block of at most kMomentBlock values, each to the nearest code, and returns its scale.
 uint32_t encode_moments(const MomentCode& code, std::span<const float> values, uint8_t* words);
 
-/// Words of the generator that stochastic rounding draws from: one for each element of the model
-/// and step, its low half for the first moment, its high half for the second. A pure function of
-/// seed, step and element, so rounding does not depend on shards, threads or instruction sets.
+/// What stochastic rounding draws from: a hash of each element's number in the model, so that it
+/// does not depend on shards, threads or instruction sets. It is MurmurHash3's finalizer of the
+/// number's lower 32 bits, with a key before each of its two multiplications: one is added, one is
+/// XORed. The lower half of it is for the first moment, the upper for the second.
 struct RoundingKey {
-  /// Elements whose number has these upper 32 bits share a key.
+  /// For the elements whose number has these upper 32 bits.
   RoundingKey(uint64_t seed, int64_t step, uint32_t upper_bits);
 
-  uint32_t first;
-  uint32_t second;
-
-  /// Of the element whose number ends in `lower_bits`: MurmurHash3's finalizer with a key before
-  /// each of its multiplications.
-  uint32_t word(uint32_t lower_bits) const {
-    uint32_t x = lower_bits + first;
-    x = (x ^ (x >> 16U)) * 0x85ebca6bU;
-    x ^= second;
-    x = (x ^ (x >> 13U)) * 0xc2b2ae35U;
-    return x ^ (x >> 16U);
-  }
+  uint32_t added;
+  uint32_t mixed;
 };
 
 }  // namespace headrace::engine

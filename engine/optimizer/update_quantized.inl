@@ -7,19 +7,20 @@ HWY_BEFORE_NAMESPACE();
 namespace headrace::engine {
 namespace HWY_NAMESPACE {
 
-/// RoundingKey::word() of the elements from the one whose number ends in `lower_bits`.
+/// As RoundingKey says, of the elements from the one whose number ends in `lower_bits`.
 template <class D>
 HWY_INLINE auto rounding_words(D /*d*/, const RoundingKey& key, uint32_t lower_bits) {
   const hn::RebindToUnsigned<D> du;
   // Highway makes an Iota that begins with a variable in memory.
-  auto x = hn::Add(hn::Iota(du, 0), hn::Set(du, lower_bits + key.first));
+  auto x = hn::Add(hn::Iota(du, 0), hn::Set(du, lower_bits + key.added));
   x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(du, 0x85ebca6bU));
-  x = hn::Xor(x, hn::Set(du, key.second));
+  x = hn::Xor(x, hn::Set(du, key.mixed));
   x = hn::Mul(hn::Xor(x, hn::ShiftRight<13>(x)), hn::Set(du, 0xc2b2ae35U));
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-/// Steps, a number of fp32 in [0, 2^24), of words of a code; and back, rounded.
+/// Values of a block to words of a code, one in each lane, and back. Without a sign they are not
+/// negative.
 template <class Code>
 struct Codec {
   static constexpr int kMantissa = Code::kCode.mantissa_bits;
@@ -50,7 +51,7 @@ struct Codec {
   static HWY_INLINE hn::Vec<DU> encode(D d, hn::Vec<D> value, hn::Vec<D> inverse_step,
                                        hn::Vec<DU> random) {
     const DU du;
-    auto steps = hn::Mul(hn::Abs(value), inverse_step);
+    auto steps = hn::Mul(Code::kCode.has_sign ? hn::Abs(value) : value, inverse_step);
     // A smallest normal number added gives subnormals the spacing that they have in the code.
     const auto is_subnormal = hn::Lt(steps, hn::Set(d, kSmallestNormal));
     steps = hn::Add(steps, hn::IfThenElseZero(is_subnormal, hn::Set(d, kSmallestNormal)));
@@ -59,8 +60,7 @@ struct Codec {
     const auto drawn = hn::Add(hn::BitCast(du, steps), hn::ShiftLeft<kShift - 16>(random));
     auto words = hn::Sub(hn::ShiftRight<kShift>(drawn), hn::Add(added, hn::Set(du, kBias)));
     if constexpr (Code::kCode.keeps_above_zero) {
-      const auto is_above = hn::RebindMask(du, hn::Gt(value, hn::Zero(d)));
-      words = hn::Max(words, hn::IfThenElseZero(is_above, hn::Set(du, 1U)));
+      words = hn::Max(words, hn::Min(hn::BitCast(du, value), hn::Set(du, 1U)));
     }
     if constexpr (Code::kCode.has_sign) {
       const auto bits = hn::BitCast(du, value);
