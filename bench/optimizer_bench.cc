@@ -51,10 +51,16 @@ constexpr Variant kVariants[] = {
     {"adam, split, bf16 gradient", OptimizerKind::adam, 0, Master::split, DType::f32, DType::bf16},
     {"adam, split, bf16 moments and gradient", OptimizerKind::adam, 0, Master::split, DType::bf16,
      DType::bf16},
+    {"adam, bf16 gradient, 8-bit moments", OptimizerKind::adam, 0, Master::f32, DType::u8,
+     DType::bf16},
+    {"adam, split, bf16 gradient, 8-bit moments", OptimizerKind::adam, 0, Master::split, DType::u8,
+     DType::bf16},
     {"adam, all bf16, no master", OptimizerKind::adam, 0, Master::none, DType::bf16, DType::bf16},
     {"lion, f32 gradient", OptimizerKind::lion, 0, Master::f32, DType::f32, DType::f32},
     {"lion, split, bf16 gradient", OptimizerKind::lion, 0, Master::split, DType::f32, DType::bf16},
     {"lion, split, bf16 moments and gradient", OptimizerKind::lion, 0, Master::split, DType::bf16,
+     DType::bf16},
+    {"lion, split, bf16 gradient, 8-bit moments", OptimizerKind::lion, 0, Master::split, DType::u8,
      DType::bf16},
     {"adagrad, f32 gradient", OptimizerKind::adagrad, 0, Master::f32, DType::f32, DType::f32},
     {"adagrad, split, bf16 gradient", OptimizerKind::adagrad, 0, Master::split, DType::f32,
@@ -76,6 +82,7 @@ class Problem {
     shard_.gradient_dtype = variant.gradient;
     int floats = 0;
     int words = 0;
+    int bytes = 0;
     if (variant.master == Master::f32) {
       shard_.master = traffic_.read_write4[floats++] = take<float>();
       shard_.weight = traffic_.write2 = take<uint16_t>();
@@ -90,6 +97,9 @@ class Problem {
       void* moment = nullptr;
       if (variant.moments == DType::f32) {
         moment = traffic_.read_write4[floats++] = take<float>();
+      } else if (variant.moments == DType::u8) {
+        moment = traffic_.read_write1[bytes++] = take<uint8_t>();
+        (k == 0 ? shard_.scale1 : shard_.scale2) = take<uint8_t>();  // a 64th of it is used
       } else {
         moment = traffic_.read_write2[words++] = take<uint16_t>();
       }
@@ -113,8 +123,10 @@ class Problem {
                                      [](const float* p) { return p != nullptr; });
     const auto twos = std::count_if(std::begin(t.read_write2), std::end(t.read_write2),
                                     [](const uint16_t* p) { return p != nullptr; });
-    return fours * 8 + twos * 4 + (t.read4 != nullptr ? 4 : 0) + (t.read2 != nullptr ? 2 : 0) +
-           (t.write2 != nullptr ? 2 : 0);
+    const auto ones = std::count_if(std::begin(t.read_write1), std::end(t.read_write1),
+                                    [](const uint8_t* p) { return p != nullptr; });
+    return fours * 8 + twos * 4 + ones * 2 + (t.read4 != nullptr ? 4 : 0) +
+           (t.read2 != nullptr ? 2 : 0) + (t.write2 != nullptr ? 2 : 0);
   }
 
  private:

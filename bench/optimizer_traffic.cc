@@ -23,7 +23,7 @@ constexpr int64_t kGroup = 32;
 constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kBlock = int64_t{1} << 16;
 
-template <int kReadWrite4, int kReadWrite2, bool kRead4, bool kRead2, bool kWrite2>
+template <int kReadWrite4, int kReadWrite2, int kReadWrite1, bool kRead4, bool kRead2, bool kWrite2>
 class Traffic {
  public:
   Traffic(const TrafficArrays& arrays, uint32_t zero) : a_(arrays), zero_(zero) {}
@@ -59,6 +59,9 @@ class Traffic {
     for (int k = 0; k < kReadWrite2; ++k) {
       two(a_.read_write2[k]);
     }
+    for (int k = 0; k < kReadWrite1; ++k) {
+      hwy::Prefetch(a_.read_write1[k] + i + kPrefetchBytes);
+    }
     if constexpr (kRead4) {
       four(a_.read4);
     }
@@ -88,6 +91,12 @@ class Traffic {
       auto* const at = a_.read_write2[k] + i;
       hn::StoreU(hn::Xor(hn::LoadU(d16, at), zero16), d16, at);
     }
+    for (int k = 0; k < kReadWrite1; ++k) {
+      const hn::Rebind<uint8_t, D> d8;
+      auto* const at = a_.read_write1[k] + i;
+      const auto zero8 = hn::Set(d8, static_cast<uint8_t>(zero_));
+      hn::StoreU(hn::Xor(hn::LoadU(d8, at), zero8), d8, at);
+    }
     if constexpr (kWrite2 && hn::MaxLanes(D()) * sizeof(uint16_t) >= 16) {
       hn::Stream(zero16, d16, a_.write2 + i);
     } else if constexpr (kWrite2) {
@@ -101,12 +110,14 @@ class Traffic {
 };
 
 /// Whether the arrays are those of the template arguments; then it has moved them.
-template <int kReadWrite4, int kReadWrite2, bool kRead4, bool kRead2, bool kWrite2>
+template <int kReadWrite4, int kReadWrite2, int kReadWrite1, bool kRead4, bool kRead2, bool kWrite2>
 HWY_NOINLINE bool moves(const TrafficArrays& a) {
   const bool fits = (kReadWrite4 == 0 || a.read_write4[kReadWrite4 - 1] != nullptr) &&
                     (kReadWrite4 == 3 || a.read_write4[kReadWrite4] == nullptr) &&
                     (kReadWrite2 == 0 || a.read_write2[kReadWrite2 - 1] != nullptr) &&
                     (kReadWrite2 == 4 || a.read_write2[kReadWrite2] == nullptr) &&
+                    (kReadWrite1 == 0 || a.read_write1[kReadWrite1 - 1] != nullptr) &&
+                    (kReadWrite1 == 2 || a.read_write1[kReadWrite1] == nullptr) &&
                     kRead4 == (a.read4 != nullptr) && kRead2 == (a.read2 != nullptr) &&
                     kWrite2 == (a.write2 != nullptr);
   if (!fits) {
@@ -114,7 +125,7 @@ HWY_NOINLINE bool moves(const TrafficArrays& a) {
   }
   static volatile uint32_t zero = 0;
   std::atomic<uint32_t> sink = 0;
-  const Traffic<kReadWrite4, kReadWrite2, kRead4, kRead2, kWrite2> traffic(a, zero);
+  const Traffic<kReadWrite4, kReadWrite2, kReadWrite1, kRead4, kRead2, kWrite2> traffic(a, zero);
   parallel_for_blocks(a.count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     sink.fetch_or(traffic.run(begin, end), std::memory_order_relaxed);
   });
@@ -122,11 +133,12 @@ HWY_NOINLINE bool moves(const TrafficArrays& a) {
 }
 
 bool move_traffic_here(const TrafficArrays& a) {
-  return moves<3, 0, true, false, true>(a) || moves<3, 0, false, true, true>(a) ||
-         moves<3, 0, true, false, false>(a) || moves<2, 0, true, false, true>(a) ||
-         moves<2, 2, false, true, false>(a) || moves<1, 2, false, true, false>(a) ||
-         moves<0, 4, false, true, false>(a) || moves<0, 3, false, true, false>(a) ||
-         moves<0, 2, false, true, false>(a);
+  return moves<3, 0, 0, true, false, true>(a) || moves<3, 0, 0, false, true, true>(a) ||
+         moves<3, 0, 0, true, false, false>(a) || moves<2, 0, 0, true, false, true>(a) ||
+         moves<2, 2, 0, false, true, false>(a) || moves<1, 2, 0, false, true, false>(a) ||
+         moves<0, 4, 0, false, true, false>(a) || moves<0, 3, 0, false, true, false>(a) ||
+         moves<0, 2, 0, false, true, false>(a) || moves<0, 2, 2, false, true, false>(a) ||
+         moves<1, 0, 2, false, true, true>(a) || moves<0, 2, 1, false, true, false>(a);
 }
 
 }  // namespace HWY_NAMESPACE

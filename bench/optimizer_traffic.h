@@ -9,6 +9,7 @@ namespace headrace::bench {
 struct TrafficArrays {
   float* read_write4[3] = {};
   uint16_t* read_write2[4] = {};
+  uint8_t* read_write1[2] = {};
   const float* read4 = nullptr;
   const uint16_t* read2 = nullptr;
   uint16_t* write2 = nullptr;

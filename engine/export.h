@@ -25,8 +25,8 @@ struct ExportOptions {
 using ExportProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Writes a generation of a run as a Hugging Face folder, under temporary names until it is whole.
-/// Takes up to 64 MiB of memory, whatever the model's size. In the dtype of the training the
-/// weights are those that compute uses, else the rounded master. Errors: InputError, IoError.
+/// Takes as much memory as a StateReader, whatever the model's size. In the dtype of the training
+/// the weights are those that compute uses, else the rounded master. Errors: InputError, IoError.
 void export_hugging_face(tiers::ExtentStore& store, const ExportOptions& options,
                          const ExportProgress& progress);
 

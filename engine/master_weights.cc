@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "base/split_float.h"
+#include "engine/optimizer/moment_codes.h"
 
 namespace headrace::engine {
 
@@ -32,6 +33,16 @@ UpdateShard slice(const UpdateShard& shard, Elements first, Elements count) {
   part.weight = advance(shard.weight, shard.weight_dtype);
   part.moment1 = advance(shard.moment1, shard.moment_dtype);
   part.moment2 = advance(shard.moment2, shard.moment_dtype);
+  part.first_element += first.count();
+  if (shard.moment_dtype == DType::u8) {
+    HR_CHECK(first.count() % kMomentBlock.count() == 0, "8-bit moments cut at element {}",
+             first.count());
+    const auto scales = [&](uint8_t* all) {
+      return all == nullptr ? nullptr : all + first / kMomentBlock;
+    };
+    part.scale1 = scales(shard.scale1);
+    part.scale2 = scales(shard.scale2);
+  }
   part.gradient = nullptr;
   part.accumulated = nullptr;
   return part;

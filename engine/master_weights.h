@@ -7,7 +7,8 @@
 
 namespace headrace::engine {
 
-/// Elements [first, first + count) of a shard's arrays; the gradient is left out.
+/// Elements [first, first + count) of a shard's arrays; the gradient is left out. With 8-bit
+/// moments `first` begins a block.
 UpdateShard slice(const UpdateShard& shard, Elements first, Elements count);
 
 /// Sets the fp32 master of elements [first, first + values.size()) of a shard, wherever it is, and

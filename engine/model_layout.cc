@@ -5,10 +5,15 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "engine/optimizer/moment_codes.h"
 
 namespace headrace::engine {
 
 namespace {
+
+static_assert(model::kParameterAlignment.count() % kMomentBlock.count() == 0 &&
+                  kStatisticsBlock.count() % kMomentBlock.count() == 0,
+              "parameters and shards begin with a block of 8-bit moments");
 
 Tier slower(Tier a, Tier b) {
   return std::max(a, b);
@@ -81,6 +86,8 @@ class LayoutBuilder {
   void add_module(model::ModuleSpec spec) {
     const bool is_tied = config_.tie_word_embeddings && layout_.modules.size() < vocab_tiles();
     ModuleObjects module;
+    module.first = added_;
+    added_ += spec.count;
     module.weights = table_.persistent(
         spec.name + ".weights", bytes_for(spec.count, options_.dtype), options_.placement.weights);
     const bool sums = options_.micro_batches > 1 || is_tied;
@@ -232,6 +239,7 @@ class LayoutBuilder {
   ModelLayout layout_;
   ObjectTable table_;
   Elements left_on_device_;
+  Elements added_;  ///< of the modules so far
 };
 
 }  // namespace

@@ -22,6 +22,11 @@ UpdateShard shard_arrays(const StateFormat& format, DType dtype, Elements first,
   }
   arrays.moment1 = format.moments > 0 ? state + offsets.moment[0].count() : nullptr;
   arrays.moment2 = format.moments > 1 ? state + offsets.moment[1].count() : nullptr;
+  if (format.moment_dtype == DType::u8) {
+    auto* const bytes = reinterpret_cast<uint8_t*>(state);
+    arrays.scale1 = format.moments > 0 ? bytes + offsets.scale[0].count() : nullptr;
+    arrays.scale2 = format.moments > 1 ? bytes + offsets.scale[1].count() : nullptr;
+  }
   return arrays;
 }
 

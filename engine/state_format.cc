@@ -3,17 +3,19 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/optimizer/moment_codes.h"
 
 namespace headrace::engine {
 
 StateFormat::Offsets StateFormat::offsets(Elements count) const {
   HR_CHECK(moments >= 0 && moments <= 2, "{} moments", moments);
   Offsets offsets;
-  const auto add = [&](DType dtype) {
+  const auto add_bytes = [&](Bytes size) {
     const Bytes at = offsets.size;
-    offsets.size += align_up(bytes_for(count, dtype), kArrayAlignment);
+    offsets.size += align_up(size, kArrayAlignment);
     return at;
   };
+  const auto add = [&](DType dtype) { return add_bytes(bytes_for(count, dtype)); };
   if (master == MasterPlace::state) {
     offsets.master = add(DType::f32);
   } else if (master == MasterPlace::split) {
@@ -21,6 +23,9 @@ StateFormat::Offsets StateFormat::offsets(Elements count) const {
   }
   for (int i = 0; i < moments; ++i) {
     offsets.moment[static_cast<size_t>(i)] = add(moment_dtype);
+  }
+  for (int i = 0; i < moments && moment_dtype == DType::u8; ++i) {
+    offsets.scale[static_cast<size_t>(i)] = add_bytes(bytes_for(moment_blocks(count), DType::u8));
   }
   offsets.size = std::max(offsets.size, kArrayAlignment);  // an object is never empty
   return offsets;

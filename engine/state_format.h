@@ -15,18 +15,19 @@ enum class MasterPlace : uint8_t {
 };
 
 /// How the optimizer state object of one shard is laid out: fp32 master or low halves, then the
-/// moments, each array at a multiple of kArrayAlignment. A value.
+/// moments, then the scales of 8-bit moments, each array at a multiple of kArrayAlignment. A value.
 struct StateFormat {
   static constexpr Bytes kArrayAlignment{64};
 
   MasterPlace master = MasterPlace::weight;
-  int moments = 2;  ///< arrays
-  DType moment_dtype = DType::f32;
+  int moments = 2;                  ///< arrays
+  DType moment_dtype = DType::f32;  ///< f32, bf16 or u8 (optimizer/moment_codes.h)
 
   /// Offsets of the arrays in the state object of `count` elements, and its size.
   struct Offsets {
     Bytes master;
     std::array<Bytes, 2> moment;
+    std::array<Bytes, 2> scale;  ///< u8: one byte per block of the moment
     Bytes size;
   };
   Offsets offsets(Elements count) const;

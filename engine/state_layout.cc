@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/optimizer/moment_codes.h"
 
 namespace headrace::engine {
 
@@ -22,6 +23,7 @@ struct ArrayRange {
   DType dtype = DType::f32;
   int64_t first = 0;  ///< element of the module's packed vector with which it begins
   int64_t count = 0;
+  int64_t elements_per_value = 1;  ///< a scale stands for a block
 };
 
 /// "model.norm.weight elements 3 to 9, ..." for elements [first, end) of a module's packed vector.
@@ -61,6 +63,11 @@ std::vector<ArrayRange> arrays_of(const std::string& object, const proto::Stored
     for (int i = 0; i < format.moments; ++i) {
       arrays.push_back({fmt::format("moment {}", i + 1), offsets.moment[static_cast<size_t>(i)],
                         format.moment_dtype, shard.first(), shard.count()});
+      if (format.moment_dtype == DType::u8) {
+        arrays.push_back({fmt::format("scales of moment {}", i + 1),
+                          offsets.scale[static_cast<size_t>(i)], DType::u8, shard.first(),
+                          shard.count(), kMomentBlock.count()});
+      }
     }
     return arrays;
   }
@@ -122,7 +129,9 @@ std::string to_string(MasterPlace place) {
 StateFormat state_format_of(const proto::StateLayout& layout) {
   StateFormat format;
   format.moments = layout.moments();
-  format.moment_dtype = dtype_from(layout.moment_dtype());
+  format.moment_dtype = layout.moment_dtype() == headrace::to_string(DType::u8)
+                            ? DType::u8
+                            : dtype_from(layout.moment_dtype());
   bool known = false;
   for (const MasterPlace place : {MasterPlace::weight, MasterPlace::state, MasterPlace::split}) {
     if (to_string(place) == layout.master()) {
@@ -151,10 +160,12 @@ std::string describe_damage(const tiers::Damage& damage, const proto::StateLayou
   for (const proto::StoredModule& module : layout.modules()) {
     for (const ArrayRange& array : arrays_of(damage.object, module, layout)) {
       const int64_t width = size_of(array.dtype).count();
-      const int64_t from = std::max<int64_t>(damage.value_offset - array.begin.count(), 0) / width;
+      const int64_t per_value = array.elements_per_value;
+      const int64_t from =
+          std::max<int64_t>(damage.value_offset - array.begin.count(), 0) / width * per_value;
       const int64_t end_byte =
           damage.value_offset + damage.extent.length.count() - array.begin.count();
-      const int64_t to = std::min(array.count, (end_byte + width - 1) / width);
+      const int64_t to = std::min(array.count, (end_byte + width - 1) / width * per_value);
       if (from >= to) {
         continue;
       }

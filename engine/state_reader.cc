@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/split_float.h"
+#include "engine/optimizer/moment_codes.h"
 
 namespace headrace::engine {
 
@@ -120,9 +121,7 @@ void StateReader::read_shard(const proto::StoredModule& module, const proto::Sto
     array = StateArray::master;  // an imported run: the weights are yet to be rounded from it
   }
   if (array == StateArray::moment1 || array == StateArray::moment2) {
-    const bool is_first = array == StateArray::moment1;
-    read_values(is_first ? kMoment1 : kMoment2, shard.state(), offsets.moment[is_first ? 0 : 1],
-                first, format_.moment_dtype, out);
+    read_moment(array == StateArray::moment1 ? 0 : 1, shard.state(), offsets, first, out);
     return;
   }
   if (array == StateArray::master && format_.master == MasterPlace::state) {
@@ -140,6 +139,37 @@ void StateReader::read_shard(const proto::StoredModule& module, const proto::Sto
   for (size_t i = 0; i < out.size(); ++i) {
     const auto weight = static_cast<uint16_t>(std::bit_cast<uint32_t>(out[i]) >> 16U);
     out[i] = join({weight, low[i]});
+  }
+}
+
+/// Elements [first, first + out.size()) of moment `number` of a shard.
+void StateReader::read_moment(size_t number, const std::string& object,
+                              const StateFormat::Offsets& offsets, int64_t first,
+                              std::span<float> out) {
+  const Purpose purpose = number == 0 ? kMoment1 : kMoment2;
+  if (format_.moment_dtype != DType::u8) {
+    read_values(purpose, object, offsets.moment[number], first, format_.moment_dtype, out);
+    return;
+  }
+  const MomentCode& code = number == 0 ? kSignedMoment : kSquareMoment;
+  const int64_t block = kMomentBlock.count();
+  std::vector<std::byte> scales;
+  for (size_t done = 0; done < out.size();) {
+    const auto part = out.subspan(done, std::min<size_t>(out.size() - done, kPiece));
+    const int64_t at = first + static_cast<int64_t>(done);
+    const int64_t first_block = at / block;
+    const int64_t last_block = (at + static_cast<int64_t>(part.size()) - 1) / block;
+    scales.resize(static_cast<size_t>(last_block - first_block + 1));
+    bytes_.resize(part.size());
+    read_bytes(purpose, object, offsets.moment[number].count() + at, bytes_);
+    read_bytes(number == 0 ? kScale1 : kScale2, object, offsets.scale[number].count() + first_block,
+               scales);
+    for (size_t i = 0; i < part.size(); ++i) {
+      const int64_t in_block = (at + static_cast<int64_t>(i)) / block - first_block;
+      part[i] = decode_moment(code, std::to_integer<uint8_t>(bytes_[i]),
+                              std::to_integer<uint8_t>(scales[static_cast<size_t>(in_block)]));
+    }
+    done += part.size();
   }
 }
 

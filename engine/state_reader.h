@@ -21,8 +21,8 @@ enum class StateArray : uint8_t { master, moment1, moment2, weights };
 
 /// Reads the training state of a generation by logical parameter and range, whatever shards and
 /// formats it is stored in. The store must outlive it. Keeps one extent per array and the weights
-/// in memory: up to 64 MiB. Not thread-safe; blocks. Errors: IoError for damaged bytes; InputError
-/// where layout and objects contradict each other.
+/// in memory: up to 64 MiB, 96 MiB with 8-bit moments. Not thread-safe; blocks. Errors: IoError for
+/// damaged bytes; InputError where layout and objects contradict each other.
 class StateReader {
  public:
   /// Of a snapshot or, without `generation`, the committed generation.
@@ -56,12 +56,14 @@ class StateReader {
     std::string object;
     std::unique_ptr<tiers::ValueReader> reader;
   };
-  enum Purpose : uint8_t { kMaster, kMoment1, kMoment2, kWeights, kPurposes };
+  enum Purpose : uint8_t { kMaster, kMoment1, kMoment2, kScale1, kScale2, kWeights, kPurposes };
 
   void add_place(const proto::StoredParameter& parameter, Place place);
   void read_module(const Place& place, StateArray array, int64_t first, std::span<float> out);
   void read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
                   StateArray array, int64_t first, std::span<float> out);
+  void read_moment(size_t number, const std::string& object, const StateFormat::Offsets& offsets,
+                   int64_t first, std::span<float> out);
   void read_values(Purpose purpose, const std::string& object, Bytes at, int64_t first, DType dtype,
                    std::span<float> out);
   void read_bytes(Purpose purpose, const std::string& object, int64_t offset,

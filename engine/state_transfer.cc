@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "engine/master_weights.h"
+#include "engine/optimizer/moment_codes.h"
 #include "engine/shard_arrays.h"
 
 namespace headrace::engine {
@@ -92,7 +94,7 @@ std::set<std::string> object_names(const proto::StateLayout& layout) {
   return names;
 }
 
-/// Sets the moment array at `first`; null arrays are left out.
+/// Sets a moment array from its element `first` on; with 8 bits that begins a block.
 void set_moment(void* array, DType dtype, int64_t first, std::span<const float> values) {
   for (size_t i = 0; i < values.size(); ++i) {
     const auto at = first + static_cast<int64_t>(i);
@@ -101,6 +103,18 @@ void set_moment(void* array, DType dtype, int64_t first, std::span<const float> 
     } else {
       static_cast<float*>(array)[at] = values[i];
     }
+  }
+}
+void set_moment(const MomentCode& code, void* words, uint8_t* scales, int64_t first,
+                std::span<const float> values) {
+  const auto block = static_cast<size_t>(kMomentBlock.count());
+  HR_CHECK(first % kMomentBlock.count() == 0, "8-bit moments from element {} on", first);
+  for (size_t i = 0; i < values.size(); i += block) {
+    const int64_t at = first + static_cast<int64_t>(i);
+    const uint32_t scale =
+        encode_moments(code, values.subspan(i, std::min(block, values.size() - i)),
+                       static_cast<uint8_t*>(words) + at);
+    scales[at / kMomentBlock.count()] = static_cast<uint8_t>(scale);
   }
 }
 
@@ -148,14 +162,20 @@ class ShardRestore {
     in_pieces(count, [&](int64_t done, std::span<float> piece) {
       reader_.read(name, StateArray::master, first + Elements(done), piece);
       set_master(arrays_, at + done, piece);
-      const auto moment = [&](StateArray array, void* target) {
-        if (target != nullptr && with_moments_ && reader_.has(array)) {
-          reader_.read(name, array, first + Elements(done), piece);
+      const auto moment = [&](StateArray array, void* target, uint8_t* scales,
+                              const MomentCode& code) {
+        if (target == nullptr || !with_moments_ || !reader_.has(array)) {
+          return;
+        }
+        reader_.read(name, array, first + Elements(done), piece);
+        if (arrays_.moment_dtype == DType::u8) {
+          set_moment(code, target, scales, at + done, piece);
+        } else {
           set_moment(target, arrays_.moment_dtype, at + done, piece);
         }
       };
-      moment(StateArray::moment1, arrays_.moment1);
-      moment(StateArray::moment2, arrays_.moment2);
+      moment(StateArray::moment1, arrays_.moment1, arrays_.scale1, kSignedMoment);
+      moment(StateArray::moment2, arrays_.moment2, arrays_.scale2, kSquareMoment);
     });
   }
 

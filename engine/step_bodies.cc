@@ -405,6 +405,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
                         bool& weights_finite) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
+  arrays.first_element = (layout_.modules[step.module].first + shard.first).count();
   clear_padding(layout_, step, uses[2]);
   if (!layout_.modules[step.module].packed_gradient) {
     arrays.gradient = uses[1].data();
@@ -425,8 +426,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
       },
       [&](int64_t at, int64_t count) {
         if (arrays.weight != nullptr) {
-          const UpdateShard gap = slice(arrays, Elements(at), Elements(count));
-          std::fill_n(static_cast<uint16_t*>(gap.weight), count, uint16_t{0});
+          std::fill_n(static_cast<uint16_t*>(arrays.weight) + at, count, uint16_t{0});
         }
       });
 }

@@ -306,6 +306,7 @@ class Training {
     const std::vector<model::TokenBatch> batches = next_batches();
     StepNumbers numbers;
     numbers.optimizer = settings_.optimizer;
+    numbers.optimizer.seed = settings_.seed;
     // A skipped step does not count for bias correction and learning rate, as in DeepSpeed.
     numbers.optimizer.step = position_.updates() + 1;
     numbers.optimizer.lr = schedule_.lr_at(position_.updates());

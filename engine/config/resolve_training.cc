@@ -220,6 +220,10 @@ void Resolver::resolve_state() {
   const DType dtype = result_.settings.dtype;
   state.moments = moment_count(optimizer.kind, optimizer.momentum);
   state.split_master = config_.headrace().split_master();
+  if (config_.headrace().lossy_8bit_moments()) {
+    resolve_8bit_moments();
+    return;
+  }
   if (config_.optimizer().params().fp32_optimizer_states() || dtype == DType::f32) {
     return;
   }
@@ -230,6 +234,25 @@ void Resolver::resolve_state() {
     return;
   }
   state.moment_dtype = DType::bf16;
+}
+
+void Resolver::resolve_8bit_moments() {
+  const std::string key = "headrace.lossy_8bit_moments";
+  if (!has_8bit_moments(result_.settings.optimizer.kind)) {
+    problems_.add("{}: not for Adagrad, whose sum only grows and would never forget a rounding",
+                  key);
+  }
+  if (!config_.optimizer().params().fp32_optimizer_states()) {
+    problems_.add(
+        "{} and optimizer.params.fp32_optimizer_states: false ask for moments of 8 and "
+        "of 16 bits; leave one out",
+        key);
+  }
+  if (result_.settings.state.moments == 0) {
+    note(LogLevel::warning, "{}: SGD without momentum keeps no moment", key);
+    return;
+  }
+  result_.settings.state.moment_dtype = DType::u8;
 }
 
 void Resolver::resolve_scheduler() {

@@ -39,6 +39,7 @@ class Resolver {
   void resolve_loss_scale();
   void resolve_optimizer();
   void resolve_state();
+  void resolve_8bit_moments();
   void resolve_scheduler();
   void resolve_schedule_length();
   // resolve_memory.cc

@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 class AdagradRule {
  public:
   static constexpr int kMoments = 1;
+  static constexpr bool kHas8Bit = false;
 
   explicit AdagradRule(const AdagradCoefficients& c) : c_(c) {}
 
@@ -40,9 +41,9 @@ class AdagradRule {
   const AdagradCoefficients c_;
 };
 
-bool adagrad_update_here(const AdagradCoefficients& c, float gradient_scale,
+bool adagrad_update_here(const AdagradCoefficients& c, const PassOptions& options,
                          const UpdateShard& shard) {
-  return choose_pass(AdagradRule(c), gradient_scale, shard);
+  return choose_pass(AdagradRule(c), options, shard);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -54,8 +55,9 @@ namespace headrace::engine {
 
 HWY_EXPORT(adagrad_update_here);
 
-bool adagrad_update(const AdagradCoefficients& c, float gradient_scale, const UpdateShard& shard) {
-  return HWY_DYNAMIC_DISPATCH(adagrad_update_here)(c, gradient_scale, shard);
+bool adagrad_update(const AdagradCoefficients& c, const PassOptions& options,
+                    const UpdateShard& shard) {
+  return HWY_DYNAMIC_DISPATCH(adagrad_update_here)(c, options, shard);
 }
 
 }  // namespace headrace::engine

@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 class AdamRule {
  public:
   static constexpr int kMoments = 2;
+  static constexpr bool kHas8Bit = true;
 
   explicit AdamRule(const AdamCoefficients& c) : c_(c) {}
 
@@ -46,8 +47,9 @@ class AdamRule {
   const AdamCoefficients c_;
 };
 
-bool adam_update_here(const AdamCoefficients& c, float gradient_scale, const UpdateShard& shard) {
-  return choose_pass(AdamRule(c), gradient_scale, shard);
+bool adam_update_here(const AdamCoefficients& c, const PassOptions& options,
+                      const UpdateShard& shard) {
+  return choose_pass(AdamRule(c), options, shard);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -59,8 +61,8 @@ namespace headrace::engine {
 
 HWY_EXPORT(adam_update_here);
 
-bool adam_update(const AdamCoefficients& c, float gradient_scale, const UpdateShard& shard) {
-  return HWY_DYNAMIC_DISPATCH(adam_update_here)(c, gradient_scale, shard);
+bool adam_update(const AdamCoefficients& c, const PassOptions& options, const UpdateShard& shard) {
+  return HWY_DYNAMIC_DISPATCH(adam_update_here)(c, options, shard);
 }
 
 }  // namespace headrace::engine

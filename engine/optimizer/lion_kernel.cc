@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 class LionRule {
  public:
   static constexpr int kMoments = 1;
+  static constexpr bool kHas8Bit = true;
 
   explicit LionRule(const LionCoefficients& c) : c_(c) {}
 
@@ -43,8 +44,9 @@ class LionRule {
   const LionCoefficients c_;
 };
 
-bool lion_update_here(const LionCoefficients& c, float gradient_scale, const UpdateShard& shard) {
-  return choose_pass(LionRule(c), gradient_scale, shard);
+bool lion_update_here(const LionCoefficients& c, const PassOptions& options,
+                      const UpdateShard& shard) {
+  return choose_pass(LionRule(c), options, shard);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -56,8 +58,8 @@ namespace headrace::engine {
 
 HWY_EXPORT(lion_update_here);
 
-bool lion_update(const LionCoefficients& c, float gradient_scale, const UpdateShard& shard) {
-  return HWY_DYNAMIC_DISPATCH(lion_update_here)(c, gradient_scale, shard);
+bool lion_update(const LionCoefficients& c, const PassOptions& options, const UpdateShard& shard) {
+  return HWY_DYNAMIC_DISPATCH(lion_update_here)(c, options, shard);
 }
 
 }  // namespace headrace::engine

@@ -24,6 +24,7 @@ template <bool kHasBuffer>
 class SgdRule {
  public:
   static constexpr int kMoments = kHasBuffer ? 1 : 0;
+  static constexpr bool kHas8Bit = kHasBuffer;
 
   explicit SgdRule(const SgdCoefficients& c) : c_(c) {}
 
@@ -48,10 +49,10 @@ class SgdRule {
   const SgdCoefficients c_;
 };
 
-bool sgd_update_here(const SgdCoefficients& c, bool has_buffer, float gradient_scale,
+bool sgd_update_here(const SgdCoefficients& c, bool has_buffer, const PassOptions& options,
                      const UpdateShard& shard) {
-  return has_buffer ? choose_pass(SgdRule<true>(c), gradient_scale, shard)
-                    : choose_pass(SgdRule<false>(c), gradient_scale, shard);
+  return has_buffer ? choose_pass(SgdRule<true>(c), options, shard)
+                    : choose_pass(SgdRule<false>(c), options, shard);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -63,9 +64,9 @@ namespace headrace::engine {
 
 HWY_EXPORT(sgd_update_here);
 
-bool sgd_update(const SgdCoefficients& c, bool has_buffer, float gradient_scale,
+bool sgd_update(const SgdCoefficients& c, bool has_buffer, const PassOptions& options,
                 const UpdateShard& shard) {
-  return HWY_DYNAMIC_DISPATCH(sgd_update_here)(c, has_buffer, gradient_scale, shard);
+  return HWY_DYNAMIC_DISPATCH(sgd_update_here)(c, has_buffer, options, shard);
 }
 
 }  // namespace headrace::engine

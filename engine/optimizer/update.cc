@@ -1,6 +1,7 @@
 #include "engine/optimizer/update.h"
 
 #include "base/check.h"
+#include "engine/optimizer/moment_codes.h"
 #include "engine/optimizer/update_kernels.h"
 
 namespace headrace::engine {
@@ -30,8 +31,15 @@ void check(const UpdateOptions& o, const UpdateShard& s) {
   const int moments = moment_count(o.kind, o.momentum);
   HR_CHECK((moments < 1 || s.moment1 != nullptr) && (moments < 2 || s.moment2 != nullptr),
            "a moment array of {} elements is missing", s.count);
-  HR_CHECK(s.moment_dtype == DType::f32 || s.moment_dtype == DType::bf16, "moments of dtype {}",
-           to_string(s.moment_dtype));
+  const bool is_8bit = s.moment_dtype == DType::u8;
+  HR_CHECK(s.moment_dtype == DType::f32 || s.moment_dtype == DType::bf16 ||
+               (is_8bit && has_8bit_moments(o.kind)),
+           "moments of dtype {}", to_string(s.moment_dtype));
+  HR_CHECK(
+      !is_8bit || ((moments < 1 || s.scale1 != nullptr) && (moments < 2 || s.scale2 != nullptr)),
+      "scales of {} elements are missing", s.count);
+  HR_CHECK(!is_8bit || s.first_element % kMomentBlock.count() == 0,
+           "8-bit moments from element {} on, which begins no block", s.first_element);
   HR_CHECK(o.kind != OptimizerKind::sgd || !o.nesterov || (o.momentum > 0 && o.dampening == 0),
            "nesterov with momentum {} and dampening {}", o.momentum, o.dampening);
 }
@@ -51,21 +59,25 @@ int moment_count(OptimizerKind kind, double momentum) {
   HR_CHECK(false, "unknown optimizer {}", static_cast<int>(kind));
 }
 
+bool has_8bit_moments(OptimizerKind kind) {
+  return kind != OptimizerKind::adagrad;
+}
+
 UpdateResult update(const UpdateOptions& options, const UpdateShard& shard) {
   check(options, shard);
   if (shard.count.count() == 0) {
     return {};
   }
-  const float scale = options.gradient_scale;
+  const PassOptions pass{options.gradient_scale, options.seed, options.step};
   switch (options.kind) {
     case OptimizerKind::adam:
-      return {adam_update(AdamCoefficients(options), scale, shard)};
+      return {adam_update(AdamCoefficients(options), pass, shard)};
     case OptimizerKind::adagrad:
-      return {adagrad_update(AdagradCoefficients(options), scale, shard)};
+      return {adagrad_update(AdagradCoefficients(options), pass, shard)};
     case OptimizerKind::lion:
-      return {lion_update(LionCoefficients(options), scale, shard)};
+      return {lion_update(LionCoefficients(options), pass, shard)};
     case OptimizerKind::sgd:
-      return {sgd_update(SgdCoefficients(options), options.momentum != 0, scale, shard)};
+      return {sgd_update(SgdCoefficients(options), options.momentum != 0, pass, shard)};
   }
   HR_CHECK(false, "unknown optimizer {}", static_cast<int>(options.kind));
 }

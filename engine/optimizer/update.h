@@ -31,15 +31,20 @@ struct UpdateOptions {
   bool bias_correction = true;         ///< adam
   int64_t step = 1;                    ///< 1 for the first update
   float gradient_scale = 1;            ///< multiplies the gradient: 1 / (loss scale * clip divisor)
+  uint64_t seed = 0;                   ///< of the stochastic rounding of 8-bit moments
 };
 
 /// Moment arrays of a kind: 0, 1 or 2.
 int moment_count(OptimizerKind kind, double momentum);
+/// Adagrad's sum only grows, so a rounding of it is never forgotten.
+bool has_8bit_moments(OptimizerKind kind);
 
 /// Arrays of `count` elements, each aligned to an element; none may overlap another. The fp32
 /// master is in one of three places: `master`; split in `weight` (its bf16 weight) and `master_low`
 /// (base/split_float.h); or, training in fp32, `master` is the weight itself and `weight` is null.
 /// Without any (weight_is_master), the bf16 weight is all there is and every step rounds it.
+/// Moments are fp32; bf16, rounded to nearest even; or u8, the codes of moment_codes.h, rounded
+/// stochastically, with a scale byte per block. Then the first element begins a block.
 struct UpdateShard {
   float* master = nullptr;             ///< null: split
   uint16_t* master_low = nullptr;      ///< the half that completes the bf16 weight; null: not split
@@ -48,7 +53,10 @@ struct UpdateShard {
   bool weight_is_master = false;       ///< neither master nor master_low is there
   void* moment1 = nullptr;             ///< adam exp_avg; adagrad sum; lion exp_avg; sgd buffer
   void* moment2 = nullptr;             ///< adam exp_avg_sq
-  DType moment_dtype = DType::f32;     ///< f32 or bf16 (rounded to nearest even)
+  DType moment_dtype = DType::f32;     ///< f32, bf16 or u8
+  uint8_t* scale1 = nullptr;           ///< u8: of moment1
+  uint8_t* scale2 = nullptr;           ///< u8: of moment2
+  int64_t first_element = 0;           ///< u8: number of the first element in the model
   const void* gradient = nullptr;      ///< before gradient_scale
   DType gradient_dtype = DType::f32;   ///< f32, bf16 or f16
   const float* accumulated = nullptr;  ///< where not null: added to the gradient, before the scale

@@ -1,30 +1,16 @@
 // One pass of an optimizer over a shard, for one instruction set. Included by the source file of
 // each optimizer after Highway and base/exact_float.h, once for every instruction set.
 
+// The order of these includes matters.
+// clang-format off
 #include "engine/optimizer/update_memory.inl"
+#include "engine/optimizer/finite_check.inl"
+#include "engine/optimizer/quantized_pass.inl"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace headrace::engine {
 namespace HWY_NAMESPACE {
-
-/// Whether all values seen so far are finite: the largest magnitude, as bits.
-template <class D>
-class FiniteCheck {
- public:
-  HWY_INLINE explicit FiniteCheck(D /*d*/) : largest_(hn::Zero(hn::RebindToSigned<D>())) {}
-
-  HWY_INLINE void see(D /*d*/, hn::Vec<D> x) {
-    const hn::RebindToSigned<D> di;
-    largest_ = hn::Max(largest_, hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff)));
-  }
-  HWY_INLINE bool all_finite() const {
-    const hn::RebindToSigned<D> di;
-    return hn::AllFalse(di, hn::Gt(largest_, hn::Set(di, 0x7f7fffff)));
-  }
-
- private:
-  hn::Vec<hn::RebindToSigned<D>> largest_;
-};
 
 /// A Rule has kMoments and the arithmetic of one vector:
 ///   Vec<D> apply(D, Vec<D> master, Vec<D> gradient, Vec<D>& moment1, Vec<D>& moment2) const
@@ -33,8 +19,8 @@ class FiniteCheck {
 template <class Rule, class Master, class Moments>
 class Pass {
  public:
-  HWY_INLINE Pass(const Rule& rule, float gradient_scale, const UpdateShard& shard)
-      : rule_(rule), gradient_scale_(gradient_scale), s_(shard) {}
+  HWY_INLINE Pass(const Rule& rule, const PassOptions& options, const UpdateShard& shard)
+      : rule_(rule), gradient_scale_(options.gradient_scale), s_(shard) {}
 
   /// Updates elements [begin, end): up to a whole line of streamed weights, then by groups, then
   /// the rest. Returns whether every new value is finite.
@@ -181,9 +167,9 @@ class Pass {
 constexpr int64_t kUpdateBlock = int64_t{1} << 16;
 
 template <class Rule, class Master, class Moments>
-HWY_NOINLINE bool run_pass(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+HWY_NOINLINE bool run_pass(const Rule& rule, const PassOptions& options, const UpdateShard& shard) {
   std::atomic<bool> all_finite = true;
-  const Pass<Rule, Master, Moments> pass(rule, gradient_scale, shard);
+  const Pass<Rule, Master, Moments> pass(rule, options, shard);
   parallel_for_blocks(shard.count.count(), kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     if (!pass.run(begin, end)) {
       all_finite.store(false, std::memory_order_relaxed);
@@ -193,29 +179,34 @@ HWY_NOINLINE bool run_pass(const Rule& rule, float gradient_scale, const UpdateS
 }
 
 template <class Moments, class Rule>
-bool choose_master(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+bool choose_master(const Rule& rule, const PassOptions& options, const UpdateShard& shard) {
   if (shard.weight_is_master) {
-    return run_pass<Rule, WeightMaster, Moments>(rule, gradient_scale, shard);
+    return run_pass<Rule, WeightMaster, Moments>(rule, options, shard);
   }
   if (shard.master == nullptr) {
-    return run_pass<Rule, SplitMaster, Moments>(rule, gradient_scale, shard);
+    return run_pass<Rule, SplitMaster, Moments>(rule, options, shard);
   }
   if (shard.weight == nullptr) {
-    return run_pass<Rule, PlainMaster, Moments>(rule, gradient_scale, shard);
+    return run_pass<Rule, PlainMaster, Moments>(rule, options, shard);
   }
   if (shard.weight_dtype == DType::bf16) {
-    return run_pass<Rule, MasterAndBf16, Moments>(rule, gradient_scale, shard);
+    return run_pass<Rule, MasterAndBf16, Moments>(rule, options, shard);
   }
-  return run_pass<Rule, MasterAndF16, Moments>(rule, gradient_scale, shard);
+  return run_pass<Rule, MasterAndF16, Moments>(rule, options, shard);
 }
 
 template <class Rule>
-bool choose_pass(const Rule& rule, float gradient_scale, const UpdateShard& shard) {
+bool choose_pass(const Rule& rule, const PassOptions& options, const UpdateShard& shard) {
   if (Rule::kMoments == 0 || shard.moment_dtype == DType::f32) {
-    return choose_master<F32Moments>(rule, gradient_scale, shard);
+    return choose_master<F32Moments>(rule, options, shard);
+  }
+  if constexpr (Rule::kHas8Bit) {
+    if (shard.moment_dtype == DType::u8) {
+      return choose_master<QuantizedMoments>(rule, options, shard);
+    }
   }
   if constexpr (Rule::kMoments > 0) {
-    return choose_master<Bf16Moments>(rule, gradient_scale, shard);
+    return choose_master<Bf16Moments>(rule, options, shard);
   }
 }
 

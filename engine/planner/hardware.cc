@@ -55,10 +55,11 @@ void set(Rate& rate, double value, const std::string& source) {
 
 /// Of the optimizer state that this training keeps; 0 where it was not measured.
 double optimizer_rate(const proto::MachineProfile& machine, const Settings& settings) {
-  const bool small_moments = settings.state.moment_dtype != DType::f32;
-  const std::string state = settings.dtype == DType::f32 ? "fp32"
-                            : small_moments              ? "bf16, split master, bf16 moments"
-                                                         : "bf16, split master, fp32 moments";
+  const DType moments = settings.state.moment_dtype;
+  const std::string state = moments == DType::u8           ? "bf16, split master, 8-bit moments"
+                            : settings.dtype == DType::f32 ? "fp32"
+                            : moments == DType::bf16       ? "bf16, split master, bf16 moments"
+                                                           : "bf16, split master, fp32 moments";
   for (const proto::OptimizerRate& rate : machine.optimizer()) {
     if (rate.state() == state) {
       return rate.elements_per_second() * kUpdateBytesPerElement;

@@ -139,6 +139,8 @@ int traffic_bytes(StateKind kind) {
       return 14 + 12;
     case StateKind::split_bf16_moments:
       return 10 + 8;
+    case StateKind::split_8bit_moments:
+      return 8 + 6;  // and a 32nd for the scales
   }
   return 0;
 }
@@ -162,6 +164,12 @@ double optimizer_rate(aio::HugeMemory& memory, StateKind kind, const LoadTime& t
     shard.moment1 = arrays.take(uint16_t{0});
     shard.moment2 = arrays.take(uint16_t{0});
     shard.moment_dtype = DType::bf16;
+  } else if (kind == StateKind::split_8bit_moments) {
+    shard.moment1 = arrays.take(uint8_t{0});
+    shard.moment2 = arrays.take(uint8_t{0});
+    shard.scale1 = arrays.take(uint8_t{0});
+    shard.scale2 = arrays.take(uint8_t{0});
+    shard.moment_dtype = DType::u8;
   } else {
     shard.moment1 = arrays.take(0.0F);
     shard.moment2 = arrays.take(0.0F);

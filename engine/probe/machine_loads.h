@@ -33,6 +33,7 @@ enum class StateKind : uint8_t {
   fp32,                ///< fp32 weights, moments and gradient
   split,               ///< split master, fp32 moments, bf16 gradient
   split_bf16_moments,  ///< split master, bf16 moments, bf16 gradient
+  split_8bit_moments,  ///< split master, 8-bit moments, bf16 gradient
 };
 /// Bytes read and written per element of one step.
 int traffic_bytes(StateKind kind);

@@ -25,6 +25,7 @@ constexpr auto kStates = std::to_array<State>({
     {StateKind::fp32, "fp32"},
     {StateKind::split, "bf16, split master, fp32 moments"},
     {StateKind::split_bf16_moments, "bf16, split master, bf16 moments"},
+    {StateKind::split_8bit_moments, "bf16, split master, 8-bit moments"},
 });
 constexpr int kDeviceLoads = 4;
 constexpr int kRounds = 3;  ///< of memory and optimizer, whose ratio counts, by turns

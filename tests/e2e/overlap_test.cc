@@ -133,6 +133,32 @@ TEST_P(Overlap, ChangesNoBit) {
   }
 }
 
+/// Rounding at random draws the same for an update that is done again.
+TEST(Overlap8BitMoments, ChangesNoBit) {
+  const test::TemporaryFolder folder;
+  model::init_model(small_model(false), DType::f32, 3, folder.path());
+  for (const int64_t micro_batches : {1, 3}) {
+    test::CurveSettings settings = curve_settings(folder.path(), DType::bf16, micro_batches);
+    const auto options = [](const Variant& variant, bool overlap) {
+      engine::EngineOptions result = options_of(variant, overlap);
+      result.memory.state.moment_dtype = DType::u8;
+      return result;
+    };
+    const test::Curve reference = train_curve(settings, options(kVariants[0], false));
+    int64_t redone = 0;
+    settings.observe = [&](const engine::EngineReport& report) {
+      redone += report.speculation == Speculation::redone ? 1 : 0;
+    };
+    for (const Variant& variant : {kVariants[0], kVariants[3], kVariants[4]}) {
+      SCOPED_TRACE(variant.name);
+      const test::Curve curve = train_curve(settings, options(variant, true));
+      EXPECT_EQ(curve.losses, reference.losses);
+      EXPECT_TRUE(curve.weights == reference.weights);
+    }
+    EXPECT_EQ(redone, 6);
+  }
+}
+
 /// Without clipping the first step is updated during backward too.
 TEST_P(Overlap, WithoutClippingASkippedStepIsTakenBack) {
   const test::TemporaryFolder folder;

@@ -209,8 +209,8 @@ TEST_P(Placement, ChangesNoBit) {
   }
 }
 
-/// The other optimizers, and bf16 moments, stream through the tiers by the same code: the widest
-/// placement and the tightest one agree.
+/// The other optimizers, and bf16 and 8-bit moments, stream through the tiers by the same code: the
+/// widest placement and the tightest one agree.
 TEST(Optimizers, PlacementChangesNoBit) {
   using engine::OptimizerKind;
   struct Case {
@@ -227,6 +227,10 @@ TEST(Optimizers, PlacementChangesNoBit) {
       {"sgd", OptimizerKind::sgd, 0, DType::f32, DType::f32},
       {"sgd, momentum", OptimizerKind::sgd, 0.9, DType::f16, DType::f32},
       {"adam, bf16 moments", OptimizerKind::adam, 0, DType::bf16, DType::bf16},
+      {"adam, 8-bit moments", OptimizerKind::adam, 0, DType::bf16, DType::u8},
+      {"adam in fp32, 8-bit moments", OptimizerKind::adam, 0, DType::f32, DType::u8},
+      {"lion, 8-bit moment", OptimizerKind::lion, 0, DType::f16, DType::u8},
+      {"sgd, 8-bit momentum", OptimizerKind::sgd, 0.9, DType::bf16, DType::u8},
   };
   const test::TemporaryFolder folder;
   model::init_model(small_model(), DType::f32, 3, folder.path());
@@ -236,7 +240,8 @@ TEST(Optimizers, PlacementChangesNoBit) {
     settings.optimizer = each.kind;
     settings.momentum = each.momentum;
     std::vector<test::Curve> curves;
-    for (const char* name : {"all on the device", "tiny budgets", "nvme offload, whole master"}) {
+    for (const char* name : {"all on the device", "tiny budgets", "nvme offload, whole master",
+                             "layer-major, tiny budgets"}) {
       const Variant& variant = variant_named(name);
       engine::EngineOptions options = options_of(variant, settings, each.moments);
       curves.push_back(train_curve(settings, options));

@@ -39,7 +39,7 @@ TEST(MachineProbe, MeasuresEverything) {
   ASSERT_GE(machine.memory_size(), 1);
   EXPECT_EQ(machine.memory(0).threads(), 1);
   EXPECT_EQ(machine.memory().rbegin()->threads(), threads);
-  ASSERT_EQ(machine.optimizer_size(), 3);
+  ASSERT_EQ(machine.optimizer_size(), 4);
   ASSERT_EQ(machine.matmul_size(), 2);
   // Far apart from what any machine does, but in the right units.
   for (const proto::MemoryRate& rate : machine.memory()) {
@@ -58,6 +58,7 @@ TEST(MachineProbe, MeasuresEverything) {
   EXPECT_GT(machine.device_to_host_rate(), 1e7);
   EXPECT_THAT(render(machine), HasSubstr(machine.hostname()));
   EXPECT_THAT(render(machine), HasSubstr("bf16, split master, bf16 moments"));
+  EXPECT_THAT(render(machine), HasSubstr("bf16, split master, 8-bit moments"));
 }
 
 TEST(MachineProbe, CancelStops) {

@@ -211,6 +211,32 @@ TEST(MemoryPlan, EverythingIsCountedAndNothingTwice) {
       << "rounded when the step's last micro-batch is over";
 }
 
+/// Per parameter the low half of the master and a byte for each moment, and a byte for each moment
+/// of 64 parameters.
+TEST(MemoryPlan, StateOf8BitMomentsTakesFourBytesAParameter) {
+  const auto config = small_model(false);
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.state.moment_dtype = DType::u8;
+  const MemoryPlan made = plan(config, DType::bf16, request);
+  const auto in_lines = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  int64_t all = 0;
+  int64_t elements = 0;
+  for (const auto& module : made.layout.modules) {
+    EXPECT_EQ(module.first.count(), elements);
+    for (const Shard& shard : module.shards) {
+      const int64_t n = shard.count.count();
+      const int64_t arrays = in_lines(2 * n) + 2 * in_lines(n) + 2 * in_lines((n + 63) / 64);
+      const int64_t size = (arrays + 4095) / 4096 * 4096;
+      EXPECT_EQ(made.layout.objects[index_of(shard.state)].size.count(), size);
+      all += size;
+    }
+    elements += module.spec.count.count();
+  }
+  EXPECT_EQ(state_bytes(made.layout).optimizer.count(), all);
+  EXPECT_LT(static_cast<double>(all), 4.04 * static_cast<double>(elements) +
+                                          4096.0 * static_cast<double>(made.layout.objects.size()));
+}
+
 TEST(MemoryPlan, OneGradientPerStepIsNotSummed) {
   MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
   request.micro_batches = 1;

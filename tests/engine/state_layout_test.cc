@@ -36,5 +36,30 @@ TEST(StateLayout, TheFirstElementOfAParameterIsBounded) {
   EXPECT_THROW(check_layout(layout_with(std::numeric_limits<int64_t>::max())), InputError);
 }
 
+/// 200 elements of one parameter: 8-bit moments at 0 and 256, their scales at 512 and 576.
+TEST(StateLayout, DamageTo8BitMomentsIsDescribed) {
+  proto::StateLayout layout = layout_with(0);
+  layout.set_moment_dtype("u8");
+  proto::StoredModule& module = *layout.mutable_modules(0);
+  module.set_count(200);
+  module.mutable_parameters(0)->set_count(200);
+  module.mutable_shards(0)->set_count(200);
+  module.mutable_shards(0)->set_state("s");
+  ASSERT_NO_THROW(check_layout(layout));
+  const auto described = [&](int64_t offset, int64_t length) {
+    tiers::Damage damage;
+    damage.object = "s";
+    damage.value_offset = offset;
+    damage.extent.length = Bytes(length);
+    return describe_damage(damage, layout);
+  };
+  EXPECT_EQ(described(256 + 10, 5), "moment 2 of lm_head.weight elements 10 to 14");
+  EXPECT_EQ(described(512 + 1, 1), "scales of moment 1 of lm_head.weight elements 64 to 127");
+  EXPECT_EQ(described(576 + 3, 1), "scales of moment 2 of lm_head.weight elements 192 to 199");
+  EXPECT_EQ(described(576 + 4, 20), "no part of a parameter");
+  layout.set_dtype("u8");
+  EXPECT_THROW(check_layout(layout), InputError);
+}
+
 }  // namespace
 }  // namespace headrace::engine

@@ -164,7 +164,7 @@ def catalog():
 
 LAYOUT = """
   layout {{
-    dtype: "{dtype}" master: "{master}" moments: 2 moment_dtype: "f32" optimizer: "adam"
+    dtype: "{dtype}" master: "{master}" moments: 2 moment_dtype: "{moments}" optimizer: "adam"
     modules {{
       name: "head" count: {count} weights: "w"
       parameters {{ name: "a" shape: 40 shape: 50 offset: 0 count: 2000 }}
@@ -177,8 +177,8 @@ LAYOUT = """
 
 
 def run_state(config):
-    def state(dtype, master, count, shard, rest, more=""):
-        text = LAYOUT.format(dtype=dtype, master=master, count=count, shard=shard, rest=rest)
+    def state(dtype, master, count, shard, rest, more="", moments="f32"):
+        text = LAYOUT.format(dtype=dtype, master=master, count=count, shard=shard, rest=rest, moments=moments)
         quoted = json.dumps(config).replace("\\", "\\\\").replace('"', '\\"')
         return encode("run_state", "RunState", f'step: 3 updates: 3 {text} '
                       f'model_config_json: "{quoted}" {more}')  # fmt: skip
@@ -187,6 +187,8 @@ def run_state(config):
         'settings { key: "seed" value: "1" } loss_scaler { scale: 65536 }'))  # fmt: skip
     put("run_state", "valid_state", state("f16", "state", 2560, 2048, 512))
     put("run_state", "valid_weight", state("f32", "weight", 2560, 512, 2048))
+    put("run_state", "valid_8bit", state("bf16", "split", 2560, 2048, 512, moments="u8"))
+    put("run_state", "bad_8bit_weights", state("u8", "split", 2560, 2048, 512))
     put("run_state", "bad_shards", state("f32", "weight", 2560, 512, 512))
     put("run_state", "bad_master", state("f32", "split", 2560, 2048, 512))
     put("run_state", "bad_overflow",

@@ -274,6 +274,30 @@ TEST(ResolveOptimizer, DtypesOfItsState) {
   EXPECT_FALSE(settings_of(R"("headrace": {"split_master": false})").state.split_master);
 }
 
+TEST(ResolveOptimizer, Moments8Bit) {
+  const auto with = [](const std::string& optimizer) {
+    return R"("optimizer": )" + optimizer + R"(, "headrace": {"lossy_8bit_moments": true})";
+  };
+  for (const char* dtype :
+       {"", R"("bf16": {"enabled": true}, )", R"("fp16": {"enabled": true}, )"}) {
+    for (const char* type : {"Adam", "AdamW", "Lion"}) {
+      const std::string text = dtype + with(fmt::format(R"({{"type": "{}"}})", type));
+      EXPECT_EQ(settings_of(text).state.moment_dtype, DType::u8) << text;
+    }
+  }
+  EXPECT_EQ(settings_of(with(R"({"type": "SGD", "params": {"momentum": 0.9}})")).state.moment_dtype,
+            DType::u8);
+  const Resolution nothing = resolve_text(file_with(with(R"({"type": "SGD"})")));
+  EXPECT_EQ(nothing.settings.state.moment_dtype, DType::f32);
+  EXPECT_THAT(texts(nothing), Contains(HasSubstr("keeps no moment")));
+  EXPECT_THAT(problem_of(file_with(with(R"({"type": "Adagrad"})"))), HasSubstr("not for Adagrad"));
+  EXPECT_THAT(problem_of(file_with(
+                  with(R"({"type": "AdamW", "params": {"fp32_optimizer_states": false}})"))),
+              HasSubstr("leave one out"));
+  EXPECT_THAT(problem_of(file_with(R"("optimizer": {"type": "AdamW8bit"})")),
+              HasSubstr("use AdamW with headrace.lossy_8bit_moments"));
+}
+
 TEST(ResolveOptimizer, CommandLineAndAuto) {
   ResolveContext context;
   context.lr = 5e-5;
