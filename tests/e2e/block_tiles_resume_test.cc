@@ -9,6 +9,7 @@
 #include "engine/repair.h"
 #include "engine/run_plan.h"
 #include "engine/run_setup.h"
+#include "engine/state_layout.h"
 #include "tiers/catalog.h"
 
 namespace headrace {
@@ -114,7 +115,7 @@ TEST_F(BlockTilesResume, WeightsOfATileAreMadeAnewFromTheMaster) {
   config["headrace"]["device_memory"] = plan_of(config).minimum_device.count();
   train(job("run", 2), config);
   const std::string directory = engine::open_run(folder_ / "run")->directories().front();
-  const tiers::StoredObject object =
+  const auto object =
       tiers::read_catalog(directory + "/catalog").objects.at("block.0.mlp.3.weights");
   const tiers::Extent& extent = object.extents.front();
   {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "base/error.h"
@@ -22,9 +23,7 @@ using engine::AccumulationOrder;
 using model::Family;
 
 constexpr int64_t kPiece = 32;
-constexpr int64_t kIntermediate = 15 * kPiece + 9;
-constexpr int64_t kMlpTiles = 16;       ///< the smallest
-constexpr int64_t kAttentionTiles = 2;  ///< of one key-value head each
+constexpr int64_t kIntermediate = 11 * kPiece + 9;
 constexpr int64_t kVocabulary = 203;
 constexpr double kNoClip = 1e6;
 constexpr double kAlwaysClips = 1e-3;
@@ -36,7 +35,7 @@ model::ModelConfig deep_model(Family family) {
   config.vocab_size = kVocabulary;
   config.hidden_size = 64;
   config.intermediate_size = kIntermediate;
-  config.layers = 3;
+  config.layers = 2;
   config.heads = 4;
   config.kv_heads = 2;
   config.head_dim = 16;
@@ -75,14 +74,10 @@ struct Budget {
 const Budget kLeast{true, Bytes(0)};
 const Budget kPlenty{false, kMiB * 256};
 
-constexpr int64_t kWhole = 0;
-constexpr int64_t kSome = -1;  ///< larger ones than the smallest
-
 struct Variant {
   const char* name;
   std::optional<Budget> device;
   Budget host;
-  int64_t mlp_tiles;
   std::optional<Tier> param = Tier::nvme;
   std::optional<Tier> optimizer = Tier::nvme;
   const char* policy = "optimal";
@@ -97,30 +92,32 @@ Budget roomy(DType dtype) {
 
 std::vector<Variant> cut_variants(DType dtype) {
   return {
-      {"least device and host", kLeast, kLeast, kMlpTiles},
-      {"least device, lru", kLeast, kLeast, kMlpTiles, Tier::nvme, Tier::nvme, "lru"},
-      {"least device, liveness", kLeast, kPlenty, kMlpTiles, Tier::nvme, Tier::nvme, "liveness"},
-      {"larger tiles", roomy(dtype), kPlenty, kSome},
+      {"least device and host", kLeast, kLeast},
+      {"least device, lru", kLeast, kLeast, Tier::nvme, Tier::nvme, "lru"},
+      {"least device, liveness", kLeast, kPlenty, Tier::nvme, Tier::nvme, "liveness"},
+      {"larger tiles", roomy(dtype), kPlenty},
       {"larger tiles, no overlap",
        roomy(dtype),
        kPlenty,
-       kSome,
        Tier::nvme,
        Tier::nvme,
        "optimal",
        {},
        false},
-      {"offload to the host", kLeast, kPlenty, kMlpTiles, Tier::host, Tier::host},
-      {"layer-major", kLeast, kPlenty, kMlpTiles, Tier::nvme, Tier::nvme, "optimal",
+      {"offload to the host", kLeast, kPlenty, Tier::host, Tier::host},
+      {"layer-major", kLeast, kPlenty, Tier::nvme, Tier::nvme, "optimal",
        AccumulationOrder::layer_major},
-      {"micro-batch-major", kLeast, kPlenty, kMlpTiles, Tier::nvme, Tier::nvme, "optimal",
+      {"micro-batch-major", kLeast, kPlenty, Tier::nvme, Tier::nvme, "optimal",
        AccumulationOrder::micro_batch_major},
+      {"least host without a device tier", {}, kLeast},
   };
 }
 
-const Variant kWholeBlocks{"whole blocks", {}, kPlenty, kWhole, {}, {}};
+const Variant kWholeBlocks{"whole blocks", {}, kPlenty, {}, {}};
 
-engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings) {
+/// Also says how many tiles the plan has.
+engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings,
+                                 int64_t& mlp_tiles) {
   engine::EngineOptions options;
   options.dtype = settings.dtype;
   options.shape = settings.shape;
@@ -155,14 +152,7 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   if (variant.device && variant.device->is_least) {
     *memory.device_memory += least.device;
   }
-  const engine::ModelLayout layout = engine::plan_memory(network, options).layout;
-  if (variant.mlp_tiles == kSome) {
-    EXPECT_GT(layout.mlp_tiles, 0);
-    EXPECT_LT(layout.mlp_tiles, kMlpTiles);
-  } else {
-    EXPECT_EQ(layout.mlp_tiles, variant.mlp_tiles);
-    EXPECT_EQ(layout.attention_tiles, variant.mlp_tiles == kMlpTiles ? kAttentionTiles : 0);
-  }
+  mlp_tiles = engine::plan_memory(network, options).layout.mlp_tiles;
   return options;
 }
 
@@ -193,22 +183,28 @@ void expect_near(const test::Curve& curve, const test::Curve& whole, DType dtype
     EXPECT_NEAR(curve.losses[step], whole.losses[step], loss_tolerance(dtype));
     EXPECT_NEAR(curve.gradient_norms[step] / whole.gradient_norms[step], 1, loss_tolerance(dtype));
   }
-  EXPECT_LE(largest_difference(curve.weights, whole.weights), weight_tolerance(dtype));
+  EXPECT_LE(test::largest_difference(curve.weights, whole.weights), weight_tolerance(dtype));
 }
 
-class BlockTiles : public testing::TestWithParam<Case> {};
+class BlockTiles : public testing::TestWithParam<Case> {
+ protected:
+  static void expect_same_curves(const Case& each);
+};
 
-TEST_P(BlockTiles, GiveTheCurveOfWholeBlocksAndOneOfTheirOwn) {
-  const Case& each = GetParam();
+void BlockTiles::expect_same_curves(const Case& each) {
   const test::TemporaryFolder folder;
   model::init_model(deep_model(each.family), DType::f32, 3, folder.path());
   const auto settings = curve_settings(folder.path(), each.dtype, each.micro_batches, each.clips);
-  const test::Curve whole = train_curve(settings, options_of(kWholeBlocks, settings));
+  int64_t tiles = 0;
+  const test::Curve whole = train_curve(settings, options_of(kWholeBlocks, settings, tiles));
+  EXPECT_EQ(tiles, 0);
   EXPECT_NE(whole.losses.front(), whole.losses.back());
   std::optional<test::Curve> first;
+  std::set<int64_t> seen;
   for (const Variant& variant : cut_variants(each.dtype)) {
     SCOPED_TRACE(variant.name);
-    const test::Curve curve = train_curve(settings, options_of(variant, settings));
+    const test::Curve curve = train_curve(settings, options_of(variant, settings, tiles));
+    seen.insert(tiles);
     if (!first) {
       first = curve;
       expect_near(curve, whole, each.dtype);
@@ -220,15 +216,33 @@ TEST_P(BlockTiles, GiveTheCurveOfWholeBlocksAndOneOfTheirOwn) {
       EXPECT_NEAR(curve.gradient_norms[step] / first->gradient_norms[step], 1, 1e-13);
     }
   }
+  EXPECT_GT(*seen.begin(), 0) << "all are cut";
+  EXPECT_GT(seen.size(), 1U);
+}
+
+TEST_P(BlockTiles, GiveTheCurveOfWholeBlocksAndOneOfTheirOwn) {
+  expect_same_curves(GetParam());
 }
 
 const Case kCases[] = {
-    {DType::f32, 1, false, Family::llama}, {DType::f32, 4, true, Family::qwen3},
-    {DType::bf16, 1, true, Family::qwen3}, {DType::bf16, 4, false, Family::qwen2},
-    {DType::f16, 1, false, Family::qwen2}, {DType::f16, 4, true, Family::mistral},
+    {DType::f32, 1, false, Family::llama},
+    {DType::bf16, 4, true, Family::qwen3},
+    {DType::f16, 1, true, Family::qwen2},
+};
+const Case kOtherCases[] = {
+    {DType::f32, 4, true, Family::qwen3},
+    {DType::bf16, 1, false, Family::mistral},
+    {DType::f16, 4, false, Family::llama},
 };
 const auto kCaseName = [](const auto& instance) { return name_of(instance.param); };
-INSTANTIATE_TEST_SUITE_P(Pairs, BlockTiles, testing::ValuesIn(kCases), kCaseName);
+INSTANTIATE_TEST_SUITE_P(Some, BlockTiles, testing::ValuesIn(kCases), kCaseName);
+
+/// Run with the label slow.
+class BlockTilesSlow : public BlockTiles {};
+TEST_P(BlockTilesSlow, GiveTheCurveOfWholeBlocksAndOneOfTheirOwn) {
+  expect_same_curves(GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Others, BlockTilesSlow, testing::ValuesIn(kOtherCases), kCaseName);
 
 engine::EngineOptions with_device(const test::CurveSettings& settings, Bytes device) {
   engine::EngineOptions options;
@@ -250,9 +264,11 @@ TEST(BlockTilesOnGpu, GiveOneCurveOfTheirOwnToo) {
   const test::TemporaryFolder folder;
   model::init_model(deep_model(Family::qwen3), DType::f32, 3, folder.path());
   const auto settings = curve_settings(folder.path(), DType::bf16, 2, true);
-  const test::Curve whole = train_curve(settings, options_of(kWholeBlocks, settings));
+  int64_t tiles = 0;
+  const test::Curve whole = train_curve(settings, options_of(kWholeBlocks, settings, tiles));
   std::optional<test::Curve> first;
-  for (const int64_t more : {0, 4}) {
+  std::set<int64_t> seen;
+  for (const int64_t more : {0, 6}) {
     const auto fake = std::make_shared<device::testing::FakeCuda>();
     device::GpuFound found;
     found.description = "the fake GPU";
@@ -269,8 +285,9 @@ TEST(BlockTilesOnGpu, GiveOneCurveOfTheirOwnToo) {
                                                engine::network_needs(network), options.memory);
     options.memory.device_memory =
         least.device + bytes_for(Elements(3 * kPiece * 64), settings.dtype) * 2 * more;
-    const int64_t tiles = engine::plan_memory(network, options).layout.mlp_tiles;
-    EXPECT_TRUE(more == 0 ? tiles == kMlpTiles : tiles > 0 && tiles < kMlpTiles) << tiles;
+    tiles = engine::plan_memory(network, options).layout.mlp_tiles;
+    EXPECT_GT(tiles, 0);
+    EXPECT_TRUE(seen.insert(tiles).second);
     const test::Curve curve = train_curve(settings, options);
     if (!first) {
       first = curve;
