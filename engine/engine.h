@@ -46,6 +46,7 @@ struct EngineOptions {
   std::string policy = "optimal";
   scheduler::LivenessLimits liveness;  ///< of that policy
   int64_t vocab_tile = 4096;
+  int64_t block_piece = model::kBlockPiece;  ///< as model::Network
   bool pin_memory = true;
   /// Of the device that computes; empty: the CPU.
   std::function<std::unique_ptr<device::Device>()> make_device;

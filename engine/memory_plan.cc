@@ -98,6 +98,11 @@ NetworkNeeds network_needs(const model::Network& network) {
   for (const auto level : {model::Recompute::none, model::Recompute::mlp}) {
     needs.saved[level] = network.saved_bytes(level);
   }
+  needs.block_pieces = network.block_pieces();
+  const Bytes tile = std::max(network.block_tile_workspace(), network.embed_workspace());
+  needs.cut_workspace = std::max(tile, network.head_workspace());
+  needs.cut_tiled_workspace = std::max(tile, network.head_tile_workspace());
+  needs.block_sum = network.block_sum_bytes();
   return needs;
 }
 
@@ -194,6 +199,11 @@ std::string describe(const MemoryPlan& plan, const MemoryRequest& request) {
     text += fmt::format("  {:<22} {:>10}   of {} entries each\n", "vocabulary tiles",
                         plan.layout.vocab_tiles,
                         model::vocabulary_range(plan.layout.modules.front().spec).count);
+  }
+  if (plan.layout.cut.is_cut()) {
+    text += fmt::format("  {:<22} {:>10}   {} of attention, {} of the MLP\n", "tiles of a block",
+                        plan.layout.attention_tiles + plan.layout.mlp_tiles,
+                        plan.layout.attention_tiles, plan.layout.mlp_tiles);
   }
   text += fmt::format("  {:<22} {:>10}   {}\n", "optimizer updates", "",
                       describe(plan.layout.update_mode));

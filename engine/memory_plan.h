@@ -99,6 +99,12 @@ struct NetworkNeeds {
   int64_t logits_tile = 4096;  ///< vocabulary entries that the head works on at a time
   /// What a block saves for backward. Where a level saves nothing, it is not chosen.
   model::PerLevel<Bytes> saved{};
+  /// What tiles of blocks are multiples of; where there is none, blocks are not cut. Then the
+  /// workspace, also with several vocabulary tiles, and ModelLayout::block_sums.
+  model::BlockCut block_pieces{};
+  Bytes cut_workspace = {};
+  Bytes cut_tiled_workspace = {};
+  Bytes block_sum = {};
 };
 NetworkNeeds network_needs(const model::Network& network);
 
@@ -106,10 +112,10 @@ NetworkNeeds network_needs(const model::Network& network);
 /// path.
 Placement make_placement(const MemoryRequest& request);
 
-/// Lays the model out, chooses vocabulary tiles, shard size, accumulation order and update mode,
-/// and checks that every operation fits. Where the disk has no room for what may spill inside a
-/// step, and the host budget has, it stays there. Throws CapacityError with the minimum of the tier
-/// that is too small and the settings that change it.
+/// Lays the model out, chooses tiles, shard size, accumulation order and update mode, and checks
+/// that every operation fits. Where the disk has no room for what may spill inside a step, and the
+/// host budget has, it stays there. Throws CapacityError with the minimum of the tier that is too
+/// small and the settings that change it.
 MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
                             const model::BatchShape& shape, const NetworkNeeds& needs,
                             const WorkEstimate& work, const MemoryRequest& request);

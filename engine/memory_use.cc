@@ -108,9 +108,9 @@ std::vector<ObjectKind> object_kinds(const ModelLayout& layout) {
       }
     }
   }
-  // What flows back, and what the head keeps from one vocabulary tile to the next.
-  for (const auto* objects :
-       {&layout.activation_gradients, &layout.softmax, &layout.normed_gradients}) {
+  // What flows back, and what head and blocks keep from one tile to the next.
+  for (const auto* objects : {&layout.activation_gradients, &layout.softmax,
+                              &layout.normed_gradients, &layout.block_sums, &layout.residuals}) {
     for (const ObjectId object : *objects) {
       set(object, ObjectKind::activations);
     }

@@ -70,6 +70,9 @@ class LayoutBuilder {
     layout_.accumulates_on_device = options.accumulate_on_device;
     layout_.vocab_tiles = (config.vocab_size + tile_rows() - 1) / tile_rows();
     layout_.tile_rows = options.tile_rows;
+    layout_.cut = options.cut;
+    layout_.attention_tiles = options.cut.attention_tiles(config);
+    layout_.mlp_tiles = options.cut.mlp_tiles(config);
     layout_.shard_max = options.shard_max;
     layout_.recompute = options.recompute;
     layout_.recompute.resize(static_cast<size_t>(config.layers), model::Recompute::block);
@@ -138,6 +141,11 @@ class LayoutBuilder {
       if (layout_.vocab_tiles > 1) {
         add_head_state(suffix, floor);
       }
+      if (layout_.cut.is_cut()) {
+        layout_.block_sums.push_back(
+            table_.transient("block_sum" + suffix, options_.block_sum_bytes, floor));
+        layout_.residuals.push_back(table_.transient("residual" + suffix, size, floor));
+      }
     }
   }
 
@@ -171,6 +179,7 @@ class LayoutBuilder {
     for (size_t i = 0; i < layout_.recompute.size(); ++i) {
       std::optional<ObjectId>& values = saved.emplace_back();
       if (layout_.recompute[i] != model::Recompute::block) {
+        HR_CHECK(!layout_.cut.is_cut(), "a block that is cut has nothing to save");
         HR_CHECK(options_.saved_bytes[layout_.recompute[i]] > Bytes(0),
                  "recompute level {} without bytes to save",
                  static_cast<int>(layout_.recompute[i]));
@@ -255,7 +264,8 @@ ModelLayout make_layout(const model::ModelConfig& config, const LayoutOptions& o
   HR_CHECK(options.shard_max >= kStatisticsBlock, "shard of {} elements",
            options.shard_max.count());
   LayoutBuilder builder(config, options);
-  std::vector<model::ModuleSpec> specs = model::tiled_module_specs(config, builder.tile_rows());
+  std::vector<model::ModuleSpec> specs =
+      model::tiled_module_specs(config, builder.tile_rows(), options.cut);
   Elements all;
   for (const model::ModuleSpec& spec : specs) {
     all += spec.count;

@@ -73,6 +73,9 @@ struct ModelLayout {
   Elements shard_max;                  ///< shards are not larger
   int64_t vocab_tiles = 1;             ///< modules that a matrix over the vocabulary is cut into
   int64_t tile_rows = 0;               ///< as LayoutOptions::tile_rows
+  model::BlockCut cut;
+  int64_t attention_tiles = 0;  ///< of a block that is cut, as mlp_tiles
+  int64_t mlp_tiles = 0;
   std::vector<ModuleObjects>
       modules;  ///< as model::tiled_module_specs: embed, blocks, norm[, head]
   /// [set][layers + 1]: input of block i; the last is the head's. One set per micro-batch that is
@@ -86,6 +89,10 @@ struct ModelLayout {
   /// model::Network::HeadTile says: the running softmax, and the gradient of the normed input.
   std::vector<ObjectId> softmax;
   std::vector<ObjectId> normed_gradients;
+  /// With blocks that are cut, [set]: what goes from tile to tile, as model::Network::BlockTile
+  /// says, and the residual stream behind attention, which backward computes again.
+  std::vector<ObjectId> block_sums;
+  std::vector<ObjectId> residuals;
   ObjectId gradient_norm{};  ///< orders the norm before the updates; no content of note
   std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
 
@@ -93,11 +100,19 @@ struct ModelLayout {
   size_t set_of(int64_t micro_batch) const {
     return static_cast<size_t>(micro_batch) % activations.size();
   }
+  model::Recompute level_of(int64_t layer) const { return recompute[static_cast<size_t>(layer)]; }
+  std::optional<ObjectId> saved(int64_t layer, int64_t micro_batch) const {
+    return saved_values[set_of(micro_batch)][static_cast<size_t>(layer)];
+  }
   int64_t layers() const { return static_cast<int64_t>(activations.front().size()) - 1; }
   bool tied() const { return modules.size() == norm() + 1; }
   size_t embed(int64_t tile = 0) const { return static_cast<size_t>(tile); }
-  size_t block(int64_t layer) const { return static_cast<size_t>(vocab_tiles + layer); }
-  size_t norm() const { return static_cast<size_t>(vocab_tiles + layers()); }
+  /// The block, or the first of its modules.
+  size_t block(int64_t layer) const {
+    const int64_t modules_each = cut.is_cut() ? 2 + attention_tiles + mlp_tiles : 1;
+    return static_cast<size_t>(vocab_tiles + layer * modules_each);
+  }
+  size_t norm() const { return block(layers()); }
   /// The module that holds the output matrix, or a tile of it: "head", or "embed" where tied.
   size_t head(int64_t tile = 0) const {
     return tied() ? embed(tile) : norm() + 1 + static_cast<size_t>(tile);
@@ -115,6 +130,8 @@ struct LayoutOptions {
   int64_t tokens = 0;  ///< per micro-batch
   /// Vocabulary entries per tile, a multiple of vocab_tile_unit(); 0: one tile.
   int64_t tile_rows = 0;
+  model::BlockCut cut;    ///< of whole pieces (model::Network::block_pieces())
+  Bytes block_sum_bytes;  ///< per micro-batch, where blocks are cut
   int64_t micro_batches = 1;
   bool fp32_gradients =
       false;  ///< sums of gradients stay in fp32; else rounded to `dtype` when final

@@ -1,6 +1,8 @@
 #include "engine/plan_choice.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -63,11 +65,11 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
 /// The plan with the largest shards that fit in this order with tiles of one size; empty where none
 /// do.
 std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order, Bytes host_arena,
-                                         int64_t tile_rows) {
+                                         int64_t tile_rows, const model::BlockCut& cut) {
   const Elements smallest = smallest_shard(input.config, input.request);
   Elements shard = choose_shard(input.request, host_arena, smallest);
   for (;;) {
-    MemoryPlan plan = lay_out(input, {shard, tile_rows}, order, requested_levels(input));
+    MemoryPlan plan = lay_out(input, {shard, tile_rows, cut}, order, requested_levels(input));
     // Smaller shards make neither what lives in the host for good smaller, nor what is on nvme.
     if (slot_sum(plan.layout, Tier::host) > input.request.host_memory ||
         plan.minimum_nvme > input.request.nvme_budget) {
@@ -83,38 +85,79 @@ std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order
   }
 }
 
-/// The plan with the largest vocabulary tiles that fit in this order: fewer operations. Where the
-/// vocabulary has to be cut, also one with tiles of half that size, which leave room to fetch the
-/// next tile. Where some fit, so do all that are smaller.
-std::vector<MemoryPlan> fit_in_order(const PlanInput& input, StepOrder order, Bytes host_arena) {
-  const std::vector<int64_t> choices = vocab_tile_choices(input.config, input.needs.logits_tile);
-  const auto fit = [&](size_t choice) {
-    return fit_with_tiles(input, order, host_arena, choices[choice]);
-  };
+/// Plans for one of several sizes of tiles, none where it does not fit.
+using FitSize = std::function<std::vector<MemoryPlan>(size_t choice)>;
+
+/// The plans for the largest tiles that fit, of sizes that are given largest first: fewer
+/// operations. Where something has to be cut, also those for tiles of half that size, which leave
+/// room to fetch the next tile. Where some fit, so do all that are smaller.
+std::vector<MemoryPlan> fit_largest(const std::vector<int64_t>& sizes, const FitSize& fit) {
   std::vector<MemoryPlan> plans;
-  std::optional<MemoryPlan> largest = fit(0);
-  size_t first = largest ? 0 : 1;
-  for (size_t end = largest ? 0 : choices.size(); first < end;) {
+  if (sizes.empty() || !(plans = fit(0)).empty()) {
+    return plans;
+  }
+  size_t first = 1;
+  for (size_t end = sizes.size(); first < end;) {
     const size_t middle = (first + end) / 2;
-    if (auto plan = fit(middle)) {
-      largest = std::move(plan);
+    if (auto found = fit(middle); !found.empty()) {
+      plans = std::move(found);
       end = middle;
     } else {
       first = middle + 1;
     }
   }
-  if (!largest) {
-    return plans;
-  }
-  plans.push_back(std::move(*largest));
-  for (size_t half = first; first > 0 && half < choices.size(); ++half) {
-    if (choices[half] * 2 <= choices[first]) {
-      if (auto plan = fit(half)) {
-        plans.push_back(std::move(*plan));
-      }
+  for (size_t half = first; !plans.empty() && half < sizes.size(); ++half) {
+    if (sizes[half] * 2 <= sizes[first]) {
+      std::vector<MemoryPlan> found = fit(half);
+      std::move(found.begin(), found.end(), std::back_inserter(plans));
       break;
     }
   }
+  return plans;
+}
+
+/// Plans in this order with blocks of one cut and the largest vocabulary tiles that fit.
+std::vector<MemoryPlan> fit_with_cut(const PlanInput& input, StepOrder order, Bytes host_arena,
+                                     const model::BlockCut& cut) {
+  const std::vector<int64_t> rows = vocab_tile_choices(input.config, input.needs.logits_tile);
+  return fit_largest(rows, [&](size_t choice) {
+    std::vector<MemoryPlan> plans;
+    if (auto plan = fit_with_tiles(input, order, host_arena, rows[choice], cut)) {
+      plans.push_back(std::move(*plan));
+    }
+    return plans;
+  });
+}
+
+/// Plans in this order with the largest tiles of blocks that fit.
+std::vector<MemoryPlan> fit_with_tiles_of_blocks(const PlanInput& input, StepOrder order,
+                                                 Bytes host_arena) {
+  std::vector<model::BlockCut> cuts = allowed_cuts(input);
+  cuts.erase(cuts.begin());  // whole blocks
+  std::vector<int64_t> rows;
+  for (const model::BlockCut& cut : cuts) {
+    rows.push_back(cut.mlp_rows);
+  }
+  return fit_largest(
+      rows, [&](size_t choice) { return fit_with_cut(input, order, host_arena, cuts[choice]); });
+}
+
+/// In all allowed orders. Cut blocks round otherwise than whole ones: no run has them that can do
+/// without.
+std::vector<MemoryPlan> fit_in_orders(const PlanInput& input, Bytes host_arena) {
+  std::vector<MemoryPlan> plans;
+  for (const bool cuts_blocks : {false, true}) {
+    for (const StepOrder& order : allowed_orders(input.request)) {
+      std::vector<MemoryPlan> found = cuts_blocks
+                                          ? fit_with_tiles_of_blocks(input, order, host_arena)
+                                          : fit_with_cut(input, order, host_arena, {});
+      std::move(found.begin(), found.end(), std::back_inserter(plans));
+    }
+    if (!plans.empty()) {
+      break;
+    }
+  }
+  HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
   return plans;
 }
 
@@ -161,7 +204,8 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates)
 std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout& layout,
                                       const RecomputeLevels& levels) {
   const StepOrder order{layout.order, layout.update_mode, layout.accumulates_on_device};
-  MemoryPlan other = lay_out(input, {layout.shard_max, layout.tile_rows}, order, levels);
+  MemoryPlan other =
+      lay_out(input, {layout.shard_max, layout.tile_rows, layout.cut}, order, levels);
   if (!fit_budgets(other, input.request)) {
     return std::nullopt;
   }
@@ -175,7 +219,8 @@ std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout&
 /// Leaves open only what the request does. Where the same transfers with nothing computed again
 /// would take as long, there is nothing to gain, and no other plan is made.
 MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
-  if (input.request.recompute || input.needs.saved[model::Recompute::none] == Bytes(0)) {
+  if (input.request.recompute || plan.layout.cut.is_cut() ||
+      input.needs.saved[model::Recompute::none] == Bytes(0)) {
     return plan;
   }
   const double seconds = predicted_seconds(plan, input.request.rates);
@@ -201,14 +246,8 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
 
 /// For the request's share of the optimizer, or for all of it.
 MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) {
-  std::vector<MemoryPlan> plans;
-  for (const StepOrder& order : allowed_orders(input.request)) {
-    for (MemoryPlan& plan : fit_in_order(input, order, smallest.host_arena)) {
-      plans.push_back(std::move(plan));
-    }
-  }
-  HR_CHECK(!plans.empty(), "the smallest shards fit and then did not");
-  MemoryPlan plan = with_recompute_chosen(input, fastest(std::move(plans), input.request.rates));
+  MemoryPlan plan = with_recompute_chosen(
+      input, fastest(fit_in_orders(input, smallest.host_arena), input.request.rates));
   plan.minimum_device = smallest.minimum_device;
   plan.minimum_host = smallest.minimum_host;
   return plan;
@@ -240,6 +279,9 @@ MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
       continue;
     }
     MemoryPlan plan = fastest_of_ratio(other, *smallest);
+    if (plan.layout.cut.is_cut() && !whole.layout.cut.is_cut()) {
+      continue;
+    }
     const double faster = predicted_seconds(plan, request.rates);
     if (faster < kSavingIsFasterBy * seconds) {
       plan.minimum_device = whole.minimum_device;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/block_operations.h"
 #include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
@@ -83,6 +84,13 @@ RecomputeLevels requested_levels(const PlanInput& input) {
                          input.request.recompute.value_or(model::Recompute::block));
 }
 
+std::vector<model::BlockCut> allowed_cuts(const PlanInput& input) {
+  if (input.request.recompute.value_or(model::Recompute::block) != model::Recompute::block) {
+    return {{}};
+  }
+  return block_cut_choices(input.config, input.needs.block_pieces);
+}
+
 StepOrder leanest_order(const MemoryRequest& request) {
   // One micro-batch has one order, whatever it is called.
   return {request.accumulation_order.value_or(request.micro_batches == 1
@@ -91,15 +99,25 @@ StepOrder leanest_order(const MemoryRequest& request) {
           UpdateMode::after_norm};
 }
 
+namespace {
+
+/// Of the largest operation.
+Bytes workspace_of(const NetworkNeeds& needs, const Parts& parts) {
+  const bool is_tiled = parts.tile_rows > 0;
+  if (parts.cut.is_cut()) {
+    return is_tiled ? needs.cut_tiled_workspace : needs.cut_workspace;
+  }
+  return is_tiled ? needs.tiled_workspace.value_or(needs.workspace) : needs.workspace;
+}
+
+}  // namespace
+
 MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
                    const RecomputeLevels& recompute) {
-  const bool is_tiled = parts.tile_rows > 0;
   MemoryPlan plan;
   plan.tokens = align_up(bytes_for(Elements(input.shape.tokens()) * 2, DType::i32) + Bytes(64),
                          kSlotAlignment);
-  plan.workspace = align_up(is_tiled ? input.needs.tiled_workspace.value_or(input.needs.workspace)
-                                     : input.needs.workspace,
-                            kSlotAlignment);
+  plan.workspace = align_up(workspace_of(input.needs, parts), kSlotAlignment);
   plan.constants = align_up(input.needs.constants, kSlotAlignment);
   LayoutOptions options;
   options.dtype = input.dtype;
@@ -117,6 +135,8 @@ MemoryPlan lay_out(const PlanInput& input, Parts parts, StepOrder order,
   options.alignment = kSlotAlignment;
   options.shard_max = parts.shard_max;
   options.tile_rows = parts.tile_rows;
+  options.cut = parts.cut;
+  options.block_sum_bytes = input.needs.block_sum;
   plan.layout = make_layout(input.config, options);
   const int64_t micro_batches = input.request.micro_batches;
   if (order.updates == UpdateMode::speculative) {
@@ -175,13 +195,21 @@ bool fit_budgets(MemoryPlan& plan, const MemoryRequest& request) {
 
 namespace {
 
-/// The smallest shards in the leanest order, with the vocabulary whole and in the smallest tiles.
+/// First and last, or the only one.
+template <class T>
+std::vector<T> ends_of(const std::vector<T>& values) {
+  return values.size() == 1 ? values : std::vector<T>{values.front(), values.back()};
+}
+
+/// The smallest shards in the leanest order, with vocabulary and blocks whole and in the smallest
+/// tiles.
 std::vector<MemoryPlan> smallest_plans(const PlanInput& input) {
-  const std::vector<int64_t> choices = vocab_tile_choices(input.config, input.needs.logits_tile);
+  const std::vector<int64_t> rows = vocab_tile_choices(input.config, input.needs.logits_tile);
+  const std::vector<model::BlockCut> cuts = allowed_cuts(input);
   std::vector<MemoryPlan> plans;
-  for (const int64_t tile_rows : {choices.front(), choices.back()}) {
-    if (plans.empty() || tile_rows != choices.front()) {
-      plans.push_back(lay_out(input, {smallest_shard(input.config, input.request), tile_rows},
+  for (const model::BlockCut& cut : ends_of(cuts)) {
+    for (const int64_t tile_rows : ends_of(rows)) {
+      plans.push_back(lay_out(input, {smallest_shard(input.config, input.request), tile_rows, cut},
                               leanest_order(input.request), requested_levels(input)));
     }
   }

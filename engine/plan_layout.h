@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/memory_plan.h"
 #include "engine/recompute_choice.h"
@@ -21,7 +22,8 @@ struct PlanInput {
 /// The largest parts that modules and their optimizer state are cut into.
 struct Parts {
   Elements shard_max;
-  int64_t tile_rows = 0;  ///< as LayoutOptions::tile_rows
+  int64_t tile_rows = 0;     ///< as LayoutOptions::tile_rows
+  model::BlockCut cut = {};  ///< of blocks
 };
 
 /// How the operations of a step may be ordered.
@@ -49,6 +51,9 @@ double offload_ratio(const MemoryRequest& request);
 /// The level that is asked for; without one the leanest.
 RecomputeLevels requested_levels(const PlanInput& input);
 
+/// Cuts of blocks that may be chosen, as block_cut_choices(). Blocks that save something are whole.
+std::vector<model::BlockCut> allowed_cuts(const PlanInput& input);
+
 /// The order that needs the least memory among those that may be chosen.
 StepOrder leanest_order(const MemoryRequest& request);
 
@@ -64,12 +69,13 @@ void fit_host(MemoryPlan& plan, Bytes device_memory, Bytes host_memory);
 /// fit_host with the request's budgets; false where the plan needs more than one of them has.
 bool fit_budgets(MemoryPlan& plan, const MemoryRequest& request);
 
-/// With the smallest shards in the leanest order: of the smallest vocabulary tiles and one, what
-/// needs less of the device, and then of the host where it gets no more of the device than that.
+/// With the smallest shards in the leanest order: of the smallest vocabulary tiles and one, and the
+/// smallest tiles of blocks and whole ones, what needs less of the device, and then of the host
+/// where it gets no more of the device than that.
 MemoryPlan smallest_plan(const PlanInput& input);
 
-/// Of the same two what needs less of the host, where it gets all of the device budget; empty where
-/// neither fits the request. Tiles can need more of the host, for what the head keeps between them.
+/// Of the same what needs less of the host, where it gets all of the device budget; empty where
+/// none fits the request. Tiles can need more of the host, for what the head keeps between them.
 std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input);
 
 /// The smallest nvme budget that goes with the request's other budgets, which must be large enough:

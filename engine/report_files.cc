@@ -54,18 +54,20 @@ Json plan_json(const MemoryPlan& plan) {
   const auto row = [](Bytes bytes, Tier tier) {
     return Json{{"bytes", bytes.count()}, {"tier", to_string(tier)}};
   };
-  return {{"weights", row(state.weights, placement.weights)},
-          {"optimizer", row(state.optimizer, placement.optimizer)},
-          {"optimizer_on_device", row(state.optimizer_on_device, Tier::device)},
-          {"gradients", row(state.gradients, placement.gradients)},
-          {"activations", row(state.activations, placement.activations)},
-          {"saved", row(state.saved, placement.activations)},
-          {"recompute",
-           {{"block", levels[model::Recompute::block]},
-            {"mlp", levels[model::Recompute::mlp]},
-            {"none", levels[model::Recompute::none]}}},
-          {"vocabulary_tiles", plan.layout.vocab_tiles},
-          {"workspace", row(plan.fixed_bytes(), placement.compute)}};
+  return {
+      {"weights", row(state.weights, placement.weights)},
+      {"optimizer", row(state.optimizer, placement.optimizer)},
+      {"optimizer_on_device", row(state.optimizer_on_device, Tier::device)},
+      {"gradients", row(state.gradients, placement.gradients)},
+      {"activations", row(state.activations, placement.activations)},
+      {"saved", row(state.saved, placement.activations)},
+      {"recompute",
+       {{"block", levels[model::Recompute::block]},
+        {"mlp", levels[model::Recompute::mlp]},
+        {"none", levels[model::Recompute::none]}}},
+      {"vocabulary_tiles", plan.layout.vocab_tiles},
+      {"block_tiles", {{"attention", plan.layout.attention_tiles}, {"mlp", plan.layout.mlp_tiles}}},
+      {"workspace", row(plan.fixed_bytes(), placement.compute)}};
 }
 
 Json memory_json(const TimelineTitle::Memory& memory, Bytes minimum, Bytes high_water) {

@@ -33,9 +33,13 @@ std::string parameters_in(const proto::StoredModule& module, int64_t first, int6
     const int64_t from = std::max(first, parameter.offset());
     const int64_t to = std::min(end, parameter.offset() + parameter.count());
     if (from < to) {
+      const model::TensorPart part = part_of(parameter);
       text += fmt::format("{}{} elements {} to {}", text.empty() ? "" : ", ", parameter.name(),
-                          from - parameter.offset() + parameter.first(),
-                          to - 1 - parameter.offset() + parameter.first());
+                          part.element(from - parameter.offset()),
+                          part.element(to - 1 - parameter.offset()));
+      if (parameter.columns() > 0) {
+        text += fmt::format(" in columns {} to {}", part.first, part.first + part.run - 1);
+      }
     }
   }
   return text;
@@ -74,6 +78,17 @@ std::vector<ArrayRange> arrays_of(const std::string& object, const proto::Stored
   return {};
 }
 
+/// Columns of a matrix, from the first row on, as many rows as it has.
+bool are_columns(const proto::StoredParameter& parameter) {
+  if (parameter.columns() < 0 || parameter.shape_size() != 2) {
+    return false;
+  }
+  const int64_t rows = parameter.shape(0);
+  const int64_t all = parameter.shape(1);
+  return rows > 0 && parameter.columns() <= all && parameter.first() <= all - parameter.columns() &&
+         rows <= kLargestModule / all && parameter.count() == rows * parameter.columns();
+}
+
 void check_module(const proto::StoredModule& module) {
   if (module.count() < 0 || module.count() > kLargestModule) {
     refuse_layout(fmt::format("module {} of {} elements", module.name(), module.count()));
@@ -81,7 +96,8 @@ void check_module(const proto::StoredModule& module) {
   for (const proto::StoredParameter& parameter : module.parameters()) {
     if (parameter.offset() < 0 || parameter.count() < 0 ||
         parameter.count() > module.count() - parameter.offset() || parameter.first() < 0 ||
-        parameter.first() > kLargestModule) {
+        parameter.first() > kLargestModule ||
+        (parameter.columns() != 0 && !are_columns(parameter))) {
       refuse_layout(
           fmt::format("parameter {} outside of module {}", parameter.name(), module.name()));
     }
@@ -100,6 +116,13 @@ void check_module(const proto::StoredModule& module) {
 }
 
 }  // namespace
+
+model::TensorPart part_of(const proto::StoredParameter& parameter) {
+  return parameter.columns() == 0 ? model::TensorPart{parameter.first(), parameter.count(),
+                                                      parameter.count(), parameter.count()}
+                                  : model::TensorPart{parameter.first(), parameter.count(),
+                                                      parameter.columns(), parameter.shape(1)};
+}
 
 void refuse_layout(const std::string& what) {
   throw InputError("the run's description of its state is damaged: " + what);

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "engine/state_format.h"
+#include "model/tensor_part.h"
 #include "proto/run_state.pb.h"
 #include "tiers/generations.h"
 
@@ -17,6 +18,8 @@ StateFormat state_format_of(const proto::StateLayout& layout);
 /// InputError where the layout contradicts itself, so that arithmetic on its offsets and counts
 /// can neither overflow nor leave an array. Stored layouts are treated as hostile.
 void check_layout(const proto::StateLayout& layout);
+/// What the module has of the parameter; of a layout that was checked.
+model::TensorPart part_of(const proto::StoredParameter& parameter);
 /// Throws the InputError of a layout that cannot be, or that does not fit the objects.
 [[noreturn]] void refuse_layout(const std::string& what);
 

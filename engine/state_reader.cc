@@ -46,23 +46,27 @@ StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> gene
   for (int m = 0; m < layout_.modules_size(); ++m) {
     const proto::StoredModule& module = layout_.modules(m);
     for (const proto::StoredParameter& parameter : module.parameters()) {
-      add_place(parameter,
-                {static_cast<size_t>(m), parameter.offset(), parameter.first(), parameter.count()});
+      add_place(parameter, static_cast<size_t>(m));
     }
   }
 }
 
-void StateReader::add_place(const proto::StoredParameter& parameter, Place place) {
+void StateReader::add_place(const proto::StoredParameter& parameter, size_t module) {
   Parameter& whole = parameters_[parameter.name()];
-  if (place.first != whole.count) {
+  const Place place{module, parameter.offset(), part_of(parameter)};
+  const bool by_columns = parameter.columns() > 0;
+  const int64_t next = by_columns ? whole.columns : whole.count;
+  const bool is_alike = whole.places.empty() || by_columns == (whole.columns > 0);
+  if (!is_alike || place.part.first != next) {
     refuse_layout(fmt::format("elements of parameter {} from {} on come after {}", parameter.name(),
-                              place.first, whole.count));
+                              place.part.first, next));
   }
-  if (place.count > kLargestParameter - whole.count) {
+  if (place.part.count > kLargestParameter - whole.count) {
     refuse_layout(
         fmt::format("parameter {} of more than {} elements", parameter.name(), kLargestParameter));
   }
-  whole.count += place.count;
+  whole.count += place.part.count;
+  whole.columns += parameter.columns();
   whole.places.push_back(place);
 }
 
@@ -86,18 +90,22 @@ void StateReader::read(const std::string& parameter, StateArray array, Elements 
     throw InputError(fmt::format("elements {} to {} of parameter '{}', which has {}", first.count(),
                                  first.count() + count, parameter, found->second.count));
   }
+  sources_kept_ = found->second.columns > 0 ? found->second.places.size() : 1;
+  int64_t done = 0;
   for (const Place& place : found->second.places) {
-    const int64_t from = std::max(first.count(), place.first);
-    const int64_t to = std::min(first.count() + count, place.first + place.count);
-    if (from < to) {
-      read_module(
-          place, array, from - place.first,
-          out.subspan(static_cast<size_t>(from - first.count()), static_cast<size_t>(to - from)));
-    }
+    for_overlaps(place.part, first.count(), count, [&](int64_t from, int64_t at, int64_t length) {
+      read_module(place, array, from,
+                  out.subspan(static_cast<size_t>(at), static_cast<size_t>(length)));
+      done += length;
+    });
+  }
+  if (done != count) {
+    refuse_layout(fmt::format("{} of {} elements of parameter {} from {} on", done, count,
+                              parameter, first.count()));
   }
 }
 
-/// Elements of the range at `place`, from its element `first` on.
+/// Elements of the part at `place`, from its element `first` on.
 void StateReader::read_module(const Place& place, StateArray array, int64_t first,
                               std::span<float> out) {
   const proto::StoredModule& module = layout_.modules(static_cast<int>(place.module));
@@ -188,19 +196,28 @@ void StateReader::read_values(Purpose purpose, const std::string& object, Bytes 
   }
 }
 
+tiers::ValueReader& StateReader::reader_of(Purpose purpose, const std::string& object) {
+  std::deque<Source>& sources = sources_[purpose];
+  for (const Source& source : sources) {
+    if (source.object == object) {
+      return *source.reader;
+    }
+  }
+  while (sources.size() >= sources_kept_) {
+    sources.pop_front();
+  }
+  sources.push_back({object, store_.open_value(generation_, object)});
+  return *sources.back().reader;
+}
+
 void StateReader::read_bytes(Purpose purpose, const std::string& object, int64_t offset,
                              std::span<std::byte> out) {
-  Source& source = sources_[purpose];
-  if (source.reader == nullptr || source.object != object) {
-    source.reader.reset();
-    source.reader = store_.open_value(generation_, object);
-    source.object = object;
-  }
-  if (offset + static_cast<int64_t>(out.size()) > source.reader->size().count()) {
+  tiers::ValueReader& reader = reader_of(purpose, object);
+  if (offset + static_cast<int64_t>(out.size()) > reader.size().count()) {
     refuse_layout(fmt::format("object '{}' has {} bytes, but {} are asked for at {}", object,
-                              source.reader->size().count(), out.size(), offset));
+                              reader.size().count(), out.size(), offset));
   }
-  source.reader->read(offset, out);
+  reader.read(offset, out);
 }
 
 }  // namespace headrace::engine

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,8 +22,9 @@ enum class StateArray : uint8_t { master, moment1, moment2, weights };
 
 /// Reads the training state of a generation by logical parameter and range, whatever shards and
 /// formats it is stored in. The store must outlive it. Keeps one extent per array and the weights
-/// in memory: up to 64 MiB, 96 MiB with 8-bit moments. Not thread-safe; blocks. Errors: IoError for
-/// damaged bytes; InputError where layout and objects contradict each other.
+/// in memory: up to 64 MiB, 96 MiB with 8-bit moments, times the tiles that a matrix is cut into by
+/// columns. Not thread-safe; blocks. Errors: IoError for damaged bytes; InputError where layout and
+/// objects contradict each other.
 class StateReader {
  public:
   /// Of a snapshot or, without `generation`, the committed generation.
@@ -39,26 +41,26 @@ class StateReader {
   void read(const std::string& parameter, StateArray array, Elements first, std::span<float> out);
 
  private:
-  /// Where a range of a parameter is.
+  /// Where a part of a parameter is.
   struct Place {
     size_t module = 0;
     int64_t offset = 0;  ///< in the packed vector
-    int64_t first = 0;   ///< in the parameter
-    int64_t count = 0;
+    model::TensorPart part;
   };
-  /// All of a parameter, its ranges in order.
+  /// All of a parameter, its parts in order: ranges of elements, or columns of all rows.
   struct Parameter {
     std::vector<Place> places;
     int64_t count = 0;
+    int64_t columns = 0;
   };
-  /// A reader of the object last used for one purpose.
+  /// A reader of an object.
   struct Source {
     std::string object;
     std::unique_ptr<tiers::ValueReader> reader;
   };
   enum Purpose : uint8_t { kMaster, kMoment1, kMoment2, kScale1, kScale2, kWeights, kPurposes };
 
-  void add_place(const proto::StoredParameter& parameter, Place place);
+  void add_place(const proto::StoredParameter& parameter, size_t module);
   void read_module(const Place& place, StateArray array, int64_t first, std::span<float> out);
   void read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
                   StateArray array, int64_t first, std::span<float> out);
@@ -66,6 +68,7 @@ class StateReader {
                    int64_t first, std::span<float> out);
   void read_values(Purpose purpose, const std::string& object, Bytes at, int64_t first, DType dtype,
                    std::span<float> out);
+  tiers::ValueReader& reader_of(Purpose purpose, const std::string& object);
   void read_bytes(Purpose purpose, const std::string& object, int64_t offset,
                   std::span<std::byte> out);
 
@@ -75,7 +78,8 @@ class StateReader {
   StateFormat format_;
   DType dtype_;
   std::map<std::string, Parameter> parameters_;
-  std::vector<Source> sources_;
+  std::vector<std::deque<Source>> sources_;  ///< [purpose]: the objects last used
+  size_t sources_kept_ = 1;                  ///< of each purpose
   std::vector<std::byte> bytes_;
 };
 

@@ -139,7 +139,10 @@ class ShardRestore {
     for_parameter_ranges(
         module.spec, shard.first, shard.count,
         [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-          restore(parameter.name, parameter.first + Elements(first), at, count);
+          model::for_runs(parameter.part(), first, count,
+                          [&](int64_t element, int64_t done, int64_t length) {
+                            restore(parameter.name, Elements(element), at + done, length);
+                          });
         },
         [&](int64_t at, int64_t count) {
           in_pieces(count, [&](int64_t done, std::span<float> piece) {
@@ -275,6 +278,7 @@ proto::StateLayout describe(const ModelLayout& layout, const std::string& optimi
       stored.set_offset(parameter.offset.count());
       stored.set_count(parameter.count.count());
       stored.set_first(parameter.first.count());
+      stored.set_columns(parameter.columns);
     }
     for (const Shard& shard : module.shards) {
       proto::StoredShard& stored = *to.add_shards();

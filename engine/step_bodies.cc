@@ -22,11 +22,6 @@ float gradient_scale(double loss_scale, double clip_divisor) {
   return static_cast<float>(1.0 / (loss_scale * clip_divisor));
 }
 
-/// Where the operation saves values at all, they are its last use.
-model::SavedValues saved_values(const StepOperation& step, UseBytes uses, size_t use) {
-  return {step.recompute, step.recompute == model::Recompute::block ? nullptr : uses[use].data()};
-}
-
 /// Zeros behind the elements of a weights object, which may be written anew: what is stored depends
 /// on nothing but the numbers.
 void clear_padding(const ModelLayout& layout, const StepOperation& step,
@@ -150,86 +145,6 @@ OperationBody StepBodies::save(const StepTrace& trace, model::CheckpointWriter& 
     done += spec.count;
     progress(done);
   };
-}
-
-void StepBodies::upload_tokens(const model::TokenBatch& batch) {
-  const Bytes size = bytes_for(Elements(static_cast<int64_t>(batch.ids.size())), DType::i32);
-  HR_CHECK(static_cast<int64_t>(batch.ids.size()) == network_.shape().tokens() &&
-               batch.labels.size() == batch.ids.size(),
-           "batch of {} tokens and {} labels for a shape of {}", batch.ids.size(),
-           batch.labels.size(), network_.shape().tokens());
-  stream_.copy_async(scratch_.tokens, batch.ids.data(), size);
-  stream_.copy_async(scratch_.tokens + size.count(), batch.labels.data(), size);
-}
-
-void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
-                         float gradient_scale, double* loss_sum) {
-  const auto* ids = reinterpret_cast<const int32_t*>(scratch_.tokens);
-  const int32_t* labels = ids + network_.shape().tokens();
-  const device::Workspace& workspace = scratch_.workspace;
-  const auto fetch_loss = [&] {
-    stream_.copy_async(loss_sum, scratch_.loss_sum, Bytes(sizeof(double)));
-  };
-  switch (step.kind) {
-    case StepKind::embed_forward:
-      upload_tokens(batch);
-      network_.embed_forward(stream_, rows_of(step), uses[0].data(), ids, uses[1].data(),
-                             workspace);
-      return;
-    case StepKind::block_forward:
-      network_.block_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
-                             saved_values(step, uses, 3), workspace);
-      return;
-    case StepKind::head_train:
-      upload_tokens(batch);
-      network_.head_forward_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
-                                     labels, gradient_scale, scratch_.loss_sum, uses[3].data(),
-                                     uses[4].data(), uses[5].data(), workspace);
-      fetch_loss();
-      return;
-    case StepKind::head_evaluate:
-      network_.head_forward(stream_, uses[0].data(), uses[1].data(), uses[2].data(), labels,
-                            scratch_.loss_sum, workspace);
-      fetch_loss();
-      return;
-    case StepKind::head_fold:
-      upload_tokens(batch);
-      network_.head_fold(stream_, head_tile(step, uses, labels), scratch_.loss_sum, workspace);
-      if (gives_loss(step)) {
-        fetch_loss();
-      }
-      return;
-    case StepKind::head_gradients:
-      upload_tokens(batch);
-      network_.head_tile_gradients(stream_, head_tile(step, uses, labels), gradient_scale,
-                                   floats(uses[4]), uses[5].data(), workspace);
-      return;
-    case StepKind::head_finish:
-      network_.head_finish(stream_, uses[0].data(), uses[1].data(), floats(uses[2]), uses[3].data(),
-                           uses[4].data(), workspace);
-      return;
-    case StepKind::block_backward:
-      network_.block_backward(stream_, uses[0].data(), uses[1].data(), uses[2].data(),
-                              uses[2].data(), uses[3].data(), saved_values(step, uses, 4),
-                              workspace);
-      return;
-    case StepKind::embed_backward:
-      upload_tokens(batch);
-      network_.embed_backward(stream_, rows_of(step), ids, uses[0].data(), uses[1].data(),
-                              workspace);
-      return;
-    default:
-      HR_CHECK(false, "operation kind {} does not compute", static_cast<int>(step.kind));
-  }
-}
-
-model::VocabularyRange StepBodies::rows_of(const StepOperation& step) const {
-  return model::vocabulary_range(layout_.modules[step.module].spec);
-}
-
-model::Network::HeadTile StepBodies::head_tile(const StepOperation& step, UseBytes uses,
-                                               const int32_t* labels) const {
-  return {rows_of(step), uses[0].data(), uses[1].data(), uses[2].data(), labels, floats(uses[3])};
 }
 
 /// In training and evaluation.
@@ -454,7 +369,13 @@ void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
       module.spec, shard.first, shard.count,
       [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
         in_pieces(at, count, [&](int64_t done, std::span<float> piece) {
-          reader.read_f32(parameter.name, parameter.first + Elements(first + done), piece);
+          const auto length = static_cast<int64_t>(piece.size());
+          model::for_runs(parameter.part(), first + done, length,
+                          [&](int64_t element, int64_t to, int64_t run) {
+                            reader.read_f32(
+                                parameter.name, Elements(element),
+                                piece.subspan(static_cast<size_t>(to), static_cast<size_t>(run)));
+                          });
         });
       },
       [&](int64_t at, int64_t count) {

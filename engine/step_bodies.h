@@ -72,6 +72,8 @@ class StepBodies {
   void upload_tokens(const model::TokenBatch& batch);
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
+  void compute_tile(const StepOperation& step, UseBytes uses);
+  model::Network::BlockTile block_tile(const StepOperation& step, UseBytes uses) const;
   model::VocabularyRange rows_of(const StepOperation& step) const;
   model::Network::HeadTile head_tile(const StepOperation& step, UseBytes uses,
                                      const int32_t* labels) const;

@@ -13,6 +13,8 @@ double* phase_of(StepKind kind, StepPhases& phases) {
   switch (kind) {
     case StepKind::embed_forward:
     case StepKind::block_forward:
+    case StepKind::attention_forward:
+    case StepKind::mlp_forward:
     case StepKind::head_evaluate:
       return &phases.forward;
     case StepKind::head_train:
@@ -20,6 +22,11 @@ double* phase_of(StepKind kind, StepPhases& phases) {
     case StepKind::head_gradients:
     case StepKind::head_finish:
     case StepKind::block_backward:
+    case StepKind::attention_again:
+    case StepKind::mlp_backward:
+    case StepKind::mlp_finish:
+    case StepKind::attention_backward:
+    case StepKind::attention_finish:
     case StepKind::embed_backward:
       return &phases.backward;
     default:

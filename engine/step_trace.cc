@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/block_operations.h"
 #include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
 
-using model::Recompute;
 using scheduler::Access;
 using scheduler::Lane;
 using scheduler::Use;
@@ -25,65 +25,9 @@ class TraceBuilder {
     result_.update_mode = mode;
   }
 
-  /// Of a vocabulary tile.
   void add(ComputeOperation operation) {
     add(Lane::compute, std::move(operation.name), operation.seconds, std::move(operation.uses),
         operation.step);
-  }
-
-  /// `for_backward`: the input is needed again, with what the recompute level saves.
-  void block_forward(int64_t layer, int64_t micro_batch, bool for_backward) {
-    const size_t module = layout_.block(layer);
-    std::vector<Use> uses = {compute(weights(module), Access::read),
-                             compute(activation(layer, micro_batch), Access::read, !for_backward),
-                             compute(activation(layer + 1, micro_batch), Access::write)};
-    const auto saved = for_backward ? saved_values(layer, micro_batch) : std::nullopt;
-    if (saved) {
-      uses.push_back(compute(*saved, Access::write));
-    }
-    add(Lane::compute, name_of(module) + ".forward", work_.block_forward, std::move(uses),
-        {.kind = StepKind::block_forward,
-         .module = module,
-         .layer = layer,
-         .micro_batch = micro_batch,
-         .recompute = saved ? level_of(layer) : Recompute::block});
-  }
-
-  void head_evaluate() {
-    add(Lane::compute, "head.evaluate", work_.head,
-        {compute(weights(layout_.norm()), Access::read),
-         compute(weights(layout_.head()), Access::read),
-         compute(activation(layout_.layers(), 0), Access::read, true)},
-        {.kind = StepKind::head_evaluate, .module = layout_.head()});
-  }
-
-  void head_train(int64_t micro_batch) {
-    add(Lane::compute, "head.train", work_.head,
-        {compute(weights(layout_.norm()), Access::read),
-         compute(weights(layout_.head()), Access::read),
-         compute(activation(layout_.layers(), micro_batch), Access::read, true),
-         compute(activation_gradient(micro_batch), Access::write),
-         compute(gradient(layout_.norm(), micro_batch), Access::write),
-         compute(gradient(layout_.head(), micro_batch), Access::write)},
-        {.kind = StepKind::head_train, .module = layout_.head(), .micro_batch = micro_batch});
-  }
-
-  void block_backward(int64_t layer, int64_t micro_batch) {
-    const size_t module = layout_.block(layer);
-    std::vector<Use> uses = {compute(weights(module), Access::read),
-                             compute(activation(layer, micro_batch), Access::read, true),
-                             compute(activation_gradient(micro_batch), Access::update),
-                             compute(gradient(module, micro_batch), Access::write)};
-    if (const auto saved = saved_values(layer, micro_batch)) {
-      uses.push_back(compute(*saved, Access::update, true));
-    }
-    add(Lane::compute, name_of(module) + ".backward", work_.block_backward[level_of(layer)],
-        std::move(uses),
-        {.kind = StepKind::block_backward,
-         .module = module,
-         .layer = layer,
-         .micro_batch = micro_batch,
-         .recompute = level_of(layer)});
   }
 
   /// Takes a module's fresh gradient: into its accumulators, which are created at its first one,
@@ -262,24 +206,11 @@ class TraceBuilder {
     const Access access = std::exchange(norm_started_, true) ? Access::update : Access::write;
     return {layout_.gradient_norm, tier, access, false};
   }
-  Use compute(ObjectId id, Access access, bool discard = false) const {
-    return {id, layout_.placement.compute, access, discard};
-  }
   static Use host(ObjectId id, Access access) { return {id, Tier::host, access, false}; }
 
   ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
   ObjectId gradient(size_t module, int64_t micro_batch) const {
     return layout_.modules[module].gradient_of(micro_batch);
-  }
-  ObjectId activation(int64_t i, int64_t micro_batch) const {
-    return layout_.activations[layout_.set_of(micro_batch)][static_cast<size_t>(i)];
-  }
-  Recompute level_of(int64_t layer) const { return layout_.recompute[static_cast<size_t>(layer)]; }
-  std::optional<ObjectId> saved_values(int64_t layer, int64_t micro_batch) const {
-    return layout_.saved_values[layout_.set_of(micro_batch)][static_cast<size_t>(layer)];
-  }
-  ObjectId activation_gradient(int64_t micro_batch) const {
-    return layout_.activation_gradients[layout_.set_of(micro_batch)];
   }
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {
@@ -321,7 +252,11 @@ class Passes {
  public:
   Passes(TraceBuilder& builder, const ModelLayout& layout, const WorkEstimate& work,
          int64_t micro_batches)
-      : builder_(builder), layout_(layout), vocabulary_(layout, work), last_(micro_batches - 1) {}
+      : builder_(builder),
+        layout_(layout),
+        vocabulary_(layout, work),
+        blocks_(layout, work),
+        last_(micro_batches - 1) {}
 
   void run(int64_t first, int64_t end) {
     const auto each = [&](const auto& pass) {
@@ -333,13 +268,15 @@ class Passes {
       each([&](int64_t m) { builder_.add(vocabulary_.embed_forward(tile, m)); });
     }
     for (int64_t i = 0; i < layout_.layers(); ++i) {
-      each([&](int64_t m) { builder_.block_forward(i, m, true); });
+      for (const BlockStep& step : blocks_.forward(i)) {
+        each([&](int64_t m) { builder_.add(blocks_.operation(step, m, true)); });
+      }
     }
     if (layout_.vocab_tiles > 1) {
       tiled_head(each);
     } else {
       each([&](int64_t m) {
-        builder_.head_train(m);
+        builder_.add(vocabulary_.head_train(m));
         take_head_gradient(0, m);
         take_norm_gradient(m);
         update_head(0, m);
@@ -347,11 +284,9 @@ class Passes {
       });
     }
     for (int64_t i = layout_.layers() - 1; i >= 0; --i) {
-      each([&](int64_t m) {
-        builder_.block_backward(i, m);
-        builder_.accumulate(layout_.block(i), m, m == last_);
-        update(layout_.block(i), m);
-      });
+      for (const BlockStep& step : blocks_.backward(i)) {
+        each([&](int64_t m) { block_backward(step, m); });
+      }
     }
     for (int64_t tile = layout_.vocab_tiles - 1; tile >= 0; --tile) {
       each([&](int64_t m) {
@@ -363,6 +298,16 @@ class Passes {
   }
 
  private:
+  void block_backward(const BlockStep& step, int64_t m) {
+    ComputeOperation operation = blocks_.operation(step, m, true);
+    const size_t module = operation.step.module;
+    builder_.add(std::move(operation));
+    if (step.gives_gradient()) {
+      builder_.accumulate(module, m, m == last_);
+      update(module, m);
+    }
+  }
+
   /// Forward over all tiles and back again: the last ones are still there, and the first ones are
   /// the last to leave.
   template <class Each>
@@ -406,6 +351,7 @@ class Passes {
   TraceBuilder& builder_;
   const ModelLayout& layout_;
   VocabularyOperations vocabulary_;
+  BlockOperations blocks_;
   int64_t last_;
 };
 
@@ -446,17 +392,20 @@ StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work) {
 StepTrace make_evaluation_trace(const ModelLayout& layout, const WorkEstimate& work) {
   TraceBuilder builder(layout, work, "evaluate");
   const VocabularyOperations vocabulary(layout, work);
+  const BlockOperations blocks(layout, work);
   for (int64_t tile = 0; tile < layout.vocab_tiles; ++tile) {
     builder.add(vocabulary.embed_forward(tile, 0));
   }
   for (int64_t i = 0; i < layout.layers(); ++i) {
-    builder.block_forward(i, 0, false);
+    for (const BlockStep& step : blocks.forward(i)) {
+      builder.add(blocks.operation(step, 0, false));
+    }
   }
   for (int64_t tile = 0; layout.vocab_tiles > 1 && tile < layout.vocab_tiles; ++tile) {
     builder.add(vocabulary.head_fold(tile, 0, tile + 1 == layout.vocab_tiles));
   }
   if (layout.vocab_tiles == 1) {
-    builder.head_evaluate();
+    builder.add(vocabulary.head_evaluate());
   }
   return builder.take();
 }

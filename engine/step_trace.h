@@ -18,6 +18,13 @@ enum class StepKind : uint8_t {
   head_gradients,  ///< backward of one tile
   head_finish,     ///< backward of the norm, after all tiles
   block_backward,
+  attention_forward,  ///< one tile of a cut block, as the following
+  mlp_forward,
+  attention_again,  ///< forward once more, for the MLP's backward
+  mlp_backward,
+  mlp_finish,  ///< backward of the norm, after all tiles
+  attention_backward,
+  attention_finish,  ///< backward of the norm, after all tiles
   embed_backward,
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
   join_sums,    ///< adds one shard's embedding accumulator to its accumulator
@@ -36,7 +43,7 @@ struct StepOperation {
   size_t module = 0;        ///< index in ModelLayout::modules
   size_t shard = 0;         ///< accumulate, update, load
   int64_t layer = 0;        ///< block operations
-  int64_t tile = 0;         ///< embedding and head operations
+  int64_t tile = 0;         ///< of the vocabulary, or of a half of a block
   int64_t micro_batch = 0;  ///< forward, backward, accumulate
   /// Block operations: what forward saves and backward finds in one more object.
   model::Recompute recompute = model::Recompute::block;

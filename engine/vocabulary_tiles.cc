@@ -65,6 +65,25 @@ ComputeOperation VocabularyOperations::embed_backward(int64_t tile, int64_t micr
            .micro_batch = micro_batch}};
 }
 
+ComputeOperation VocabularyOperations::head_train(int64_t micro_batch) const {
+  const size_t set = layout_.set_of(micro_batch);
+  return {"head.train",
+          work_.head,
+          {weights(layout_.norm()), weights(layout_.head()),
+           use(layout_.activations[set].back(), Access::read, true),
+           use(layout_.activation_gradients[set], Access::write),
+           new_gradient(layout_.norm(), micro_batch), new_gradient(layout_.head(), micro_batch)},
+          {.kind = StepKind::head_train, .module = layout_.head(), .micro_batch = micro_batch}};
+}
+
+ComputeOperation VocabularyOperations::head_evaluate() const {
+  return {"head.evaluate",
+          work_.head,
+          {weights(layout_.norm()), weights(layout_.head()),
+           use(layout_.activations.front().back(), Access::read, true)},
+          {.kind = StepKind::head_evaluate, .module = layout_.head()}};
+}
+
 ComputeOperation VocabularyOperations::head_fold(int64_t tile, int64_t micro_batch,
                                                  bool is_last_use) const {
   const size_t module = layout_.head(tile);

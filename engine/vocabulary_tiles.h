@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "engine/compute_operation.h"
 #include "engine/model_layout.h"
 #include "engine/step_trace.h"
 #include "scheduler/trace.h"
@@ -17,15 +17,7 @@ inline constexpr int64_t kMostVocabTiles = 256;
 /// then as even ones as can be, of whole units; none that gives more than kMostVocabTiles.
 std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_t logits_tile);
 
-/// One operation of the compute lane.
-struct ComputeOperation {
-  std::string name;
-  double seconds = 0;
-  std::vector<scheduler::Use> uses;
-  StepOperation step;
-};
-
-/// Makes the operations of embedding and head that work on one vocabulary tile. Layout and estimate
+/// Makes the operations of embedding and head, whole or in vocabulary tiles. Layout and estimate
 /// must outlive it.
 class VocabularyOperations {
  public:
@@ -36,6 +28,9 @@ class VocabularyOperations {
   ComputeOperation embed_forward(int64_t tile, int64_t micro_batch) const;
   /// Tiles in reverse order.
   ComputeOperation embed_backward(int64_t tile, int64_t micro_batch) const;
+  /// Of a vocabulary in one tile.
+  ComputeOperation head_train(int64_t micro_batch) const;
+  ComputeOperation head_evaluate() const;
   /// Of several tiles, in order. `is_last_use`: neither the softmax nor the head's input is needed
   /// again.
   ComputeOperation head_fold(int64_t tile, int64_t micro_batch, bool is_last_use) const;

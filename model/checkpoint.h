@@ -59,7 +59,7 @@ class CheckpointReader {
   std::unique_ptr<State> state_;
 };
 
-/// Writes a Hugging Face model folder: tensors streamed in the order of `modules`, sharded above
+/// Writes a Hugging Face model folder: tensors laid out in the order of `modules`, sharded above
 /// max_shard_size with an index, config.json, and the tokenizer and generation files of
 /// `copy_from` (if not empty) copied along. Everything is written to `<folder>.partial-<pid>` style
 /// temporary names, synced and renamed, so that the folder is never seen half-written; on error the
@@ -79,8 +79,9 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter();
 
-  /// Called once for each module, or each of the tiles that make it up, in order. `read` fills out
-  /// with packed elements [first, first + out.size()) of the module as fp32 values.
+  /// Called once for each module, or each of the tiles that make it up, in order (what is not a
+  /// part of the same tensor may come in any order). `read` fills out with packed elements [first,
+  /// first + out.size()) of the module as fp32 values.
   using ReadModule = std::function<void(Elements first, std::span<float> out)>;
   void write_module(const ModuleSpec& module, const ReadModule& read);
   /// Puts everything in place. Without it the destructor removes what was written.

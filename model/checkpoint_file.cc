@@ -112,16 +112,21 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
+  write_at(written_, bytes);
+}
+
+void OutputFile::write_at(int64_t offset, std::span<const std::byte> bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
     const size_t step = std::min(bytes.size() - done, kMaxTransfer);
-    const ssize_t result = ::write(descriptor_, bytes.data() + done, step);
+    const ssize_t result =
+        ::pwrite(descriptor_, bytes.data() + done, step, offset + static_cast<int64_t>(done));
     if (result < 0 && errno == EINTR) {
       continue;
     }
     if (result <= 0) {
       throw IoError("writing failed", {.path = temporary_,
-                                       .offset = written_,
+                                       .offset = offset,
                                        .expected_bytes = static_cast<int64_t>(bytes.size()),
                                        .actual_bytes = static_cast<int64_t>(done),
                                        .error_number = result < 0 ? errno : ENOSPC});

@@ -34,8 +34,9 @@ class InputFile {
 /// The text of a small file; InputError if it cannot be opened or is larger than `limit`.
 std::string read_text_file(const std::string& path, Bytes limit);
 
-/// A file written under a temporary name beside its target and renamed at the end. The destructor
-/// removes a file that was not put in place. Every failure is an IoError. One thread at a time.
+/// A file written under a temporary name beside its target and renamed at the end, front to back
+/// or, once each byte, in any order. The destructor removes a file that was not put in place. Every
+/// failure is an IoError. One thread at a time.
 class OutputFile {
  public:
   /// Reserves `size` bytes where the file system can, so that a full disk is noticed early.
@@ -45,8 +46,10 @@ class OutputFile {
   ~OutputFile();
 
   const std::string& target() const { return target_; }
+  bool is_complete() const { return written_ == size_.count(); }
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  void write_at(int64_t offset, std::span<const std::byte> bytes);
   /// Syncs the bytes to the disk and closes; the file must have `size` bytes by now.
   void close();
   /// Replaces the target; after close().

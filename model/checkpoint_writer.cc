@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -144,18 +145,37 @@ struct CheckpointWriter::State {
   Converter converter;
   std::vector<float> values;
 
-  std::vector<std::unique_ptr<OutputFile>> weights;  // one for each shard begun
+  // Where a tensor goes, and how much of it is there.
+  struct Target {
+    size_t shard = 0;
+    int64_t offset = 0;  // of its first byte in the file
+    Elements count;
+    Elements written;
+    int64_t columns = 0;  // of those written, where it comes by columns
+  };
+
+  std::vector<std::unique_ptr<OutputFile>> weights;  // by shard; null: not begun
   std::vector<std::unique_ptr<OutputFile>> others;   // complete
   std::unique_ptr<OutputFile> index;                 // if sharded; complete
-  size_t next_tensor = 0;  // in the shard weights.back(): the one that is being written
-  Elements written;        // of that tensor
+  std::map<std::string, Target> targets;
+  size_t incomplete = 0;  // tensors
 
   State(std::string path, const std::vector<ModuleSpec>& modules, Options options_in)
       : folder(std::move(path)),
         options(std::move(options_in)),
         shards(plan_shards(modules, options.dtype, options.max_shard_size)),
         converter(options.dtype),
-        values(static_cast<size_t>(kChunkElements)) {}
+        values(static_cast<size_t>(kChunkElements)) {
+    weights.resize(shards.size());
+    for (size_t shard = 0; shard < shards.size(); ++shard) {
+      auto offset = static_cast<int64_t>(make_safetensors_header(shards[shard].tensors).size());
+      for (const PlannedTensor& tensor : shards[shard].tensors) {
+        targets[tensor.name] = {shard, offset, element_count(tensor.shape, tensor.name), {}, 0};
+        offset += tensor.size.count();
+      }
+    }
+    incomplete = targets.size();
+  }
 
   std::unique_ptr<OutputFile> text_file(std::string_view name, const std::string& text) const {
     auto file =
@@ -197,50 +217,56 @@ struct CheckpointWriter::State {
     }
   }
 
-  bool is_shard_complete() const {
-    return weights.empty() || next_tensor == shards[weights.size() - 1].tensors.size();
-  }
-
-  bool is_complete() const { return weights.size() == shards.size() && is_shard_complete(); }
-
-  // The file for the next tensor; begins the next shard where the plan says so.
-  OutputFile& file_for_next_tensor() {
-    if (is_shard_complete()) {
-      if (!weights.empty()) {
-        weights.back()->close();
-      }
-      HR_CHECK(weights.size() < shards.size(), "all {} shards are written", shards.size());
-      const ShardPlan& shard = shards[weights.size()];
+  // Begun with its header.
+  OutputFile& file_of(size_t number) {
+    std::unique_ptr<OutputFile>& file = weights[number];
+    if (file == nullptr) {
+      const ShardPlan& shard = shards[number];
       const std::string header = make_safetensors_header(shard.tensors);
       const Bytes size = shard.data_size + Bytes(static_cast<int64_t>(header.size()));
-      weights.push_back(std::make_unique<OutputFile>(folder.file(shard.file_name), size));
-      weights.back()->write(header);
-      next_tensor = 0;
+      file = std::make_unique<OutputFile>(folder.file(shard.file_name), size);
+      file->write(header);
     }
-    return *weights.back();
+    return *file;
+  }
+
+  // The parts of a tensor come in order, each once.
+  Target& target_of(const ParameterSpec& parameter) {
+    const auto found = targets.find(parameter.name);
+    HR_CHECK(found != targets.end(), "{} is no tensor of the model", parameter.name);
+    Target& target = found->second;
+    const Elements next = parameter.columns > 0 ? Elements(target.columns) : target.written;
+    HR_CHECK(parameter.first == next && parameter.count <= target.count - target.written,
+             "elements of {} from {} on come after {} of {}", parameter.name,
+             parameter.first.count(), next.count(), target.count.count());
+    return target;
   }
 
   void write_parameter(const ParameterSpec& parameter, const ReadModule& read) {
-    OutputFile& file = file_for_next_tensor();
-    const PlannedTensor& tensor = shards[weights.size() - 1].tensors[next_tensor];
-    HR_CHECK(parameter.name == tensor.name && parameter.first == written,
-             "elements of {} from {} on come after {} elements of {}", parameter.name,
-             parameter.first.count(), written.count(), tensor.name);
+    Target& target = target_of(parameter);
+    OutputFile& file = file_of(target.shard);
+    const int64_t width = size_of(options.dtype).count();
     for (int64_t done = 0; done < parameter.count.count();) {
       const int64_t step = std::min(parameter.count.count() - done, kChunkElements);
       const auto part = std::span(values).first(static_cast<size_t>(step));
       read(parameter.offset + Elements(done), part);
-      file.write(converter.convert(part));
+      const std::span<const std::byte> bytes = converter.convert(part);
+      for_runs(parameter.part(), done, step, [&](int64_t first, int64_t at, int64_t count) {
+        file.write_at(
+            target.offset + first * width,
+            bytes.subspan(static_cast<size_t>(at * width), static_cast<size_t>(count * width)));
+      });
       done += step;
     }
     if (const int64_t overflows = converter.take_overflows(); overflows > 0) {
       log_warning("{}: {} values are beyond the range of f16 and became infinite", parameter.name,
                   overflows);
     }
-    written += parameter.count;
-    if (bytes_for(written, options.dtype) == tensor.size) {
-      ++next_tensor;
-      written = Elements(0);
+    target.written += parameter.count;
+    target.columns += parameter.columns;
+    incomplete -= target.written == target.count ? 1 : 0;
+    if (file.is_complete()) {
+      file.close();
     }
   }
 
@@ -307,9 +333,8 @@ void CheckpointWriter::write_module(const ModuleSpec& module, const ReadModule& 
 
 void CheckpointWriter::finish() {
   State& state = *state_;
-  HR_CHECK(state.is_complete(), "{} of {} shards are begun, {} tensors of the last are complete",
-           state.weights.size(), state.shards.size(), state.next_tensor);
-  state.weights.back()->close();
+  HR_CHECK(state.incomplete == 0, "{} of {} tensors are not complete", state.incomplete,
+           state.targets.size());
   state.folder.sync();
   state.replace();
   state.folder.sync();

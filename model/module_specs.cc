@@ -22,6 +22,24 @@ class ModuleBuilder {
     add_part(std::move(name), std::move(shape), Elements(0), count);
   }
 
+  /// Rows [rows.first, rows.end()) of a matrix [outputs, inputs] and of its bias.
+  void add_rows(const std::string& name, const TileRange& rows, int64_t outputs, int64_t inputs,
+                bool with_bias) {
+    add_part(name + ".weight", {outputs, inputs}, Elements(rows.first) * inputs,
+             Elements(rows.count) * inputs);
+    if (with_bias) {
+      add_part(name + ".bias", {outputs}, Elements(rows.first), Elements(rows.count));
+    }
+  }
+
+  /// Columns of a matrix [outputs, inputs].
+  void add_columns(const std::string& name, const TileRange& columns, int64_t outputs,
+                   int64_t inputs) {
+    add_part(name + ".weight", {outputs, inputs}, Elements(columns.first),
+             Elements(outputs) * columns.count);
+    module_.parameters.back().columns = columns.count == inputs ? 0 : columns.count;
+  }
+
   /// Elements [first, first + count) of a parameter.
   void add_part(std::string name, std::vector<int64_t> shape, Elements first, Elements count) {
     module_.parameters.push_back({std::move(name), std::move(shape), module_.count, count, first});
@@ -87,19 +105,114 @@ ModuleSpec block_spec(const ModelConfig& config, int64_t layer) {
   return builder.take();
 }
 
+TileRange tile_range(int64_t size, int64_t per_tile, int64_t tile) {
+  return {tile * per_tile, std::min(per_tile, size - tile * per_tile)};
+}
+
+void add_block(std::vector<ModuleSpec>& modules, const ModelConfig& config, int64_t layer,
+               const BlockCut& cut) {
+  if (!cut.is_cut()) {
+    modules.push_back(block_spec(config, layer));
+    return;
+  }
+  modules.push_back(attention_norms_spec(config, layer));
+  for (int64_t tile = 0; tile < cut.attention_tiles(config); ++tile) {
+    modules.push_back(attention_tile_spec(config, layer, tile, attention_range(config, cut, tile)));
+  }
+  modules.push_back(mlp_norms_spec(config, layer));
+  for (int64_t tile = 0; tile < cut.mlp_tiles(config); ++tile) {
+    modules.push_back(mlp_tile_spec(config, layer, tile, mlp_range(config, cut, tile)));
+  }
+}
+
 }  // namespace
+
+TensorPart ParameterSpec::part() const {
+  return columns == 0 ? TensorPart{first.count(), count.count(), count.count(), count.count()}
+                      : TensorPart{first.count(), count.count(), columns, shape.back()};
+}
+
+int64_t BlockCut::attention_tiles(const ModelConfig& config) const {
+  return is_cut() ? (config.kv_heads + kv_heads - 1) / kv_heads : 0;
+}
+
+int64_t BlockCut::mlp_tiles(const ModelConfig& config) const {
+  return is_cut() ? (config.intermediate_size + mlp_rows - 1) / mlp_rows : 0;
+}
+
+TileRange attention_range(const ModelConfig& config, const BlockCut& cut, int64_t tile) {
+  return tile_range(config.kv_heads, cut.kv_heads, tile);
+}
+
+TileRange mlp_range(const ModelConfig& config, const BlockCut& cut, int64_t tile) {
+  return tile_range(config.intermediate_size, cut.mlp_rows, tile);
+}
+
+ModuleSpec attention_norms_spec(const ModelConfig& config, int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  ModuleBuilder builder(fmt::format("block.{}.attention.norms", layer));
+  builder.add(prefix + "input_layernorm.weight", {config.hidden_size});
+  if (config.output_bias) {
+    builder.add(prefix + "self_attn.o_proj.bias", {config.hidden_size});
+  }
+  if (config.qk_norm) {
+    builder.add(prefix + "self_attn.q_norm.weight", {config.head_dim});
+    builder.add(prefix + "self_attn.k_norm.weight", {config.head_dim});
+  }
+  return builder.take();
+}
+
+ModuleSpec mlp_norms_spec(const ModelConfig& config, int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  ModuleBuilder builder(fmt::format("block.{}.mlp.norms", layer));
+  builder.add(prefix + "post_attention_layernorm.weight", {config.hidden_size});
+  if (config.mlp_bias) {
+    builder.add(prefix + "mlp.down_proj.bias", {config.hidden_size});
+  }
+  return builder.take();
+}
+
+ModuleSpec attention_tile_spec(const ModelConfig& config, int64_t layer, int64_t tile,
+                               const TileRange& kv_heads) {
+  const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+  const int64_t hidden = config.hidden_size;
+  const int64_t kv_size = config.kv_heads * config.head_dim;
+  const int64_t q_size = config.heads * config.head_dim;
+  const int64_t per_kv_head = q_size / config.kv_heads;
+  const TileRange q{kv_heads.first * per_kv_head, kv_heads.count * per_kv_head};
+  const TileRange kv{kv_heads.first * config.head_dim, kv_heads.count * config.head_dim};
+  ModuleBuilder builder(fmt::format("block.{}.attention.{}", layer, tile));
+  builder.add_rows(prefix + "q_proj", q, q_size, hidden, config.attention_bias);
+  builder.add_rows(prefix + "k_proj", kv, kv_size, hidden, config.attention_bias);
+  builder.add_rows(prefix + "v_proj", kv, kv_size, hidden, config.attention_bias);
+  builder.add_columns(prefix + "o_proj", q, hidden, q_size);
+  return builder.take();
+}
+
+ModuleSpec mlp_tile_spec(const ModelConfig& config, int64_t layer, int64_t tile,
+                         const TileRange& rows) {
+  const std::string prefix = fmt::format("model.layers.{}.mlp.", layer);
+  const int64_t hidden = config.hidden_size;
+  const int64_t intermediate = config.intermediate_size;
+  ModuleBuilder builder(fmt::format("block.{}.mlp.{}", layer, tile));
+  builder.add_rows(prefix + "gate_proj", rows, intermediate, hidden, config.mlp_bias);
+  builder.add_rows(prefix + "up_proj", rows, intermediate, hidden, config.mlp_bias);
+  builder.add_columns(prefix + "down_proj", rows, hidden, intermediate);
+  return builder.take();
+}
 
 std::vector<ModuleSpec> module_specs(const ModelConfig& config) {
   return tiled_module_specs(config, config.vocab_size);
 }
 
-std::vector<ModuleSpec> tiled_module_specs(const ModelConfig& config, int64_t tile_rows) {
+std::vector<ModuleSpec> tiled_module_specs(const ModelConfig& config, int64_t tile_rows,
+                                           const BlockCut& cut) {
   HR_CHECK(tile_rows > 0, "tiles of {} vocabulary entries", tile_rows);
   std::vector<ModuleSpec> modules;
   modules.reserve(static_cast<size_t>(config.layers) + 3);
   add_table(modules, config, tile_rows, "embed", "model.embed_tokens.weight");
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    modules.push_back(block_spec(config, layer));
+    add_block(modules, config, layer, cut);
   }
   modules.push_back(single_parameter("norm", "model.norm.weight", {config.hidden_size}));
   if (!config.tie_word_embeddings) {

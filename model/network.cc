@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/network_block.h"
+#include "model/network_block_tiles.h"
 #include "model/network_head.h"
 #include "model/network_layout.h"
 #include "model/network_memory.h"
@@ -19,7 +20,7 @@ using device::Workspace;
 
 struct Network::State {
   State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
-        device::Device& compute_device, int64_t vocab_tile);
+        device::Device& compute_device, int64_t vocab_tile, int64_t block_piece);
 
   /// The workspace that `operation` (called with NetworkOps) takes.
   template <class Operation>
@@ -43,6 +44,7 @@ struct Network::State {
              "recompute level {} {} memory for saved values", static_cast<int>(saved.level),
              saved.data != nullptr ? "with" : "without");
   }
+  void plan_block_tiles();
   void upload_rope_table();
   const float* cos_sin() const { return reinterpret_cast<const float*>(rope_memory->data()); }
 
@@ -51,21 +53,24 @@ struct Network::State {
   BatchShape shape;
   device::Device& device;
   NetworkBlock block;
+  NetworkBlockTiles block_tiles;
   NetworkHead head;
   std::unique_ptr<device::Memory> rope_memory;
   Bytes block_forward_workspace;
   Bytes block_backward_workspace;
+  Bytes block_tile_workspace;
   Bytes head_workspace;
   Bytes head_tile_workspace;
 };
 
 Network::State::State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
-                      device::Device& compute_device, int64_t vocab_tile)
+                      device::Device& compute_device, int64_t vocab_tile, int64_t block_piece)
     : config(model_config),
       dtype(element_type),
       shape(batch_shape),
       device(compute_device),
       block(config, shape, dtype),
+      block_tiles(config, shape, dtype, block_piece),
       head(config, shape, dtype, vocab_tile) {
   for (const Recompute level : {Recompute::none, Recompute::mlp, Recompute::block}) {
     const SavedValues saved{level, nullptr};
@@ -78,6 +83,7 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
     block_forward_workspace = std::max(block_forward_workspace, plan(forward));
     block_backward_workspace = std::max(block_backward_workspace, plan(backward));
   }
+  plan_block_tiles();
   const NetworkHead::Inputs whole{.rows = head.all_rows()};
   head_workspace = plan([&](NetworkOps& ops) { head.forward_backward(ops, whole, nullptr, {}); });
   head_tile_workspace = plan([&](NetworkOps& ops) {
@@ -86,6 +92,20 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
     head.finish(ops, whole, nullptr, nullptr, nullptr);
   });
   upload_rope_table();
+}
+
+/// Pieces share their memory, so that of a tile does not depend on its size.
+void Network::State::plan_block_tiles() {
+  const NetworkBlockTiles::Tile heads{{0, config.kv_heads}, nullptr, nullptr};
+  const NetworkBlockTiles::Tile rows{{0, config.intermediate_size}, nullptr, nullptr};
+  block_tile_workspace = plan([&](NetworkOps& ops) {
+    block_tiles.attention_forward(ops, nullptr, heads, nullptr, nullptr, nullptr);
+    block_tiles.mlp_forward(ops, rows, nullptr, nullptr, nullptr);
+    block_tiles.mlp_backward(ops, rows, nullptr, nullptr, nullptr, nullptr);
+    block_tiles.mlp_finish(ops, nullptr, nullptr, nullptr, nullptr, nullptr);
+    block_tiles.attention_backward(ops, nullptr, heads, nullptr, nullptr, nullptr, nullptr);
+    block_tiles.attention_finish(ops, nullptr, nullptr, nullptr, nullptr, nullptr);
+  });
 }
 
 void Network::State::upload_rope_table() {
@@ -98,12 +118,12 @@ void Network::State::upload_rope_table() {
 }
 
 Network::Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
-                 int64_t vocab_tile) {
+                 int64_t vocab_tile, int64_t block_piece) {
   HR_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
            "a network cannot compute in {}", to_string(dtype));
   HR_CHECK(shape.batch > 0, "the batch has {} sequences", shape.batch);
   check_sequence_length(config, shape.seq);
-  state_ = std::make_unique<State>(config, dtype, shape, device, vocab_tile);
+  state_ = std::make_unique<State>(config, dtype, shape, device, vocab_tile, block_piece);
 }
 
 Network::~Network() = default;
@@ -184,6 +204,58 @@ void Network::block_backward(Stream& stream, const void* weights, const void* in
 
 Bytes Network::saved_bytes(Recompute level) const {
   return state_->block.saved_bytes(level);
+}
+
+BlockCut Network::block_pieces() const {
+  return state_->block_tiles.pieces();
+}
+Bytes Network::block_sum_bytes() const {
+  return state_->block_tiles.sum_bytes();
+}
+Bytes Network::block_tile_workspace() const {
+  return state_->block_tile_workspace;
+}
+
+void Network::attention_tile_forward(Stream& stream, const BlockTile& tile, const void* in,
+                                     float* sum, void* out, Workspace workspace) {
+  state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
+    state_->block_tiles.attention_forward(ops, state_->cos_sin(), tile, in, sum, out);
+  });
+}
+
+void Network::mlp_tile_forward(Stream& stream, const BlockTile& tile, const void* in, float* sum,
+                               void* out, Workspace workspace) {
+  state_->run(stream, workspace, block_tile_workspace(),
+              [&](NetworkOps& ops) { state_->block_tiles.mlp_forward(ops, tile, in, sum, out); });
+}
+
+void Network::mlp_tile_backward(Stream& stream, const BlockTile& tile, const void* in,
+                                const void* dout, float* sum, void* dweights, Workspace workspace) {
+  state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
+    state_->block_tiles.mlp_backward(ops, tile, in, dout, sum, dweights);
+  });
+}
+
+void Network::mlp_finish(Stream& stream, const void* norms, const void* in, const float* sum,
+                         void* gradient, void* dnorms, Workspace workspace) {
+  state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
+    state_->block_tiles.mlp_finish(ops, norms, in, sum, gradient, dnorms);
+  });
+}
+
+void Network::attention_tile_backward(Stream& stream, const BlockTile& tile, const void* in,
+                                      const void* dout, float* sum, void* dweights,
+                                      Workspace workspace) {
+  state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
+    state_->block_tiles.attention_backward(ops, state_->cos_sin(), tile, in, dout, sum, dweights);
+  });
+}
+
+void Network::attention_finish(Stream& stream, const void* norms, const void* in, const float* sum,
+                               void* gradient, void* dnorms, Workspace workspace) {
+  state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
+    state_->block_tiles.attention_finish(ops, norms, in, sum, gradient, dnorms);
+  });
 }
 
 void Network::head_forward(Stream& stream, const void* norm_weights, const void* head_weights,

@@ -19,6 +19,9 @@ struct BatchShape {
   int64_t tokens() const { return batch * seq; }
 };
 
+/// Deep enough that adding a product to the sum of those before costs little, beside the product.
+inline constexpr int64_t kBlockPiece = 512;
+
 /// Forward and backward of the network, module by module, on a device stream. Weights and weight
 /// gradients are packed vectors laid out by ModuleSpec, dtype T (f32, bf16 or f16); activations
 /// [tokens, hidden] of dtype T. It owns only the rope table (device memory, seq * head_dim fp32);
@@ -27,8 +30,9 @@ struct BatchShape {
 class Network {
  public:
   /// `vocab_tile`: columns of the logits computed at a time; bounds the head's workspace.
+  /// `block_piece`: columns of a cut block's inner matrices computed at a time.
   Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
-          int64_t vocab_tile = 4096);
+          int64_t vocab_tile = 4096, int64_t block_piece = kBlockPiece);
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   ~Network();
@@ -66,6 +70,37 @@ class Network {
                       void* din, void* dweights, SavedValues saved, device::Workspace workspace);
   /// Bytes that a block's forward pass saves; 0 where the whole block is computed again.
   Bytes saved_bytes(Recompute level) const;
+
+  /// A block in pieces, where its weights come in tiles (BlockCut); the bits do not depend on the
+  /// tiles. What lives from one to the next, on the device: `sum`, of block_sum_bytes(), begun by
+  /// the first tile of each half and direction.
+  struct BlockTile {
+    TileRange range;                ///< key-value heads, or rows of the MLP; of whole pieces
+    const void* norms = nullptr;    ///< packed weights of the half's norms
+    const void* weights = nullptr;  ///< packed, of the tile
+  };
+  /// What tiles hold a multiple of, but for the last of a block.
+  BlockCut block_pieces() const;
+  Bytes block_sum_bytes() const;
+  Bytes block_tile_workspace() const;  ///< of each of these functions
+  /// Tiles in order. `in` is the block's input for attention, and the residual stream behind it,
+  /// which the last tile of attention puts out, for the MLP. out may be `in`.
+  void attention_tile_forward(device::Stream& stream, const BlockTile& tile, const void* in,
+                              float* sum, void* out, device::Workspace workspace);
+  void mlp_tile_forward(device::Stream& stream, const BlockTile& tile, const void* in, float* sum,
+                        void* out, device::Workspace workspace);
+  /// Tiles in reverse order; computed again from `in`. dweights (of the tile) is overwritten. Then
+  /// finish, which makes of `gradient`, that of the half's output (dout), that of its input; dnorms
+  /// is overwritten.
+  void mlp_tile_backward(device::Stream& stream, const BlockTile& tile, const void* in,
+                         const void* dout, float* sum, void* dweights, device::Workspace workspace);
+  void mlp_finish(device::Stream& stream, const void* norms, const void* in, const float* sum,
+                  void* gradient, void* dnorms, device::Workspace workspace);
+  void attention_tile_backward(device::Stream& stream, const BlockTile& tile, const void* in,
+                               const void* dout, float* sum, void* dweights,
+                               device::Workspace workspace);
+  void attention_finish(device::Stream& stream, const void* norms, const void* in, const float* sum,
+                        void* gradient, void* dnorms, device::Workspace workspace);
 
   /// Final norm, head and cross-entropy over vocabulary tiles. labels [tokens] int32, -100 ignored,
   /// already shifted (labels[t] is the target of position t). *loss_sum (device double) = sum of

@@ -1,64 +1,30 @@
 #include "model/network_block.h"
 
-#include <cmath>
-
 namespace headrace::model {
 
 using device::Kernels;
 using device::Matrix;
 using device::Stream;
-using device::Workspace;
 
 NetworkBlock::NetworkBlock(const ModelConfig& config, BatchShape shape, DType dtype)
-    : config_(config), shape_(shape), dtype_(dtype), layout_(config) {
-  const int64_t q_size = config.heads * config.head_dim;
-  const int64_t kv_size = config.kv_heads * config.head_dim;
-  attention_shape_ = {
-      .batch = shape.batch,
-      .seq = shape.seq,
-      .q_heads = config.heads,
-      .kv_heads = config.kv_heads,
-      .head_dim = config.head_dim,
-      .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim))),
-      .q_stride = q_size,
-      .k_stride = kv_size,
-      .v_stride = kv_size,
-      .out_stride = q_size};
-}
-
-/// The same memory with one head per row.
-Matrix NetworkBlock::by_head(const Matrix& x) const {
-  const int64_t head_dim = config_.head_dim;
-  return {x.data, x.dtype, x.rows * (x.columns / head_dim), head_dim, head_dim};
-}
+    : config_(config),
+      shape_(shape),
+      dtype_(dtype),
+      layout_(config),
+      attention_(config, shape, dtype, config.kv_heads) {}
 
 void NetworkBlock::norm(NetworkOps& ops, const Matrix& x, const void* weight, const Matrix& y,
                         float* inv_rms) const {
-  const auto epsilon = static_cast<float>(config_.rms_norm_eps);
-  ops.post([&](Kernels& kernels, Stream& stream) {
-    kernels.rms_norm_forward(stream, x, weight, epsilon, y, inv_rms);
-  });
+  ops.rms_norm(x, weight, config_.rms_norm_eps, y, inv_rms);
 }
 
-NetworkBlock::Attention NetworkBlock::take_attention(WorkspaceStack& memory) const {
-  const int64_t tokens = shape_.tokens();
-  const int64_t q_size = layout_.q.outputs;
-  const int64_t kv_size = layout_.k.outputs;
-  Attention taken;
-  taken.q = take_matrix(memory, dtype_, tokens, q_size);
-  taken.k = take_matrix(memory, dtype_, tokens, kv_size);
-  taken.v = take_matrix(memory, dtype_, tokens, kv_size);
-  taken.out = take_matrix(memory, dtype_, tokens, q_size);
-  taken.q_raw = taken.q;
-  taken.k_raw = taken.k;
+NetworkAttention::Weights NetworkBlock::attention_weights(const PackedVector& weights) const {
+  NetworkAttention::Weights parts{weights, layout_.q, layout_.k, layout_.v};
   if (config_.qk_norm) {
-    taken.q_raw = take_matrix(memory, dtype_, tokens, q_size);
-    taken.k_raw = take_matrix(memory, dtype_, tokens, kv_size);
-    taken.q_inv_rms = take_floats(memory, tokens * config_.heads);
-    taken.k_inv_rms = take_floats(memory, tokens * config_.kv_heads);
+    parts.q_norm = weights.at(layout_.q_norm);
+    parts.k_norm = weights.at(layout_.k_norm);
   }
-  taken.log_sum_exp = take_floats(memory, tokens * config_.heads);
-  return taken;
+  return parts;
 }
 
 NetworkBlock::Mlp NetworkBlock::take_mlp(WorkspaceStack& memory) const {
@@ -78,35 +44,13 @@ WorkspaceStack NetworkBlock::open(SavedValues saved) const {
 Bytes NetworkBlock::saved_bytes(Recompute level) const {
   WorkspaceStack memory;
   if (level != Recompute::block) {
-    take_attention(memory);
+    attention_.take(memory);
     take_matrix(memory, dtype_, shape_.tokens(), config_.hidden_size);
   }
   if (level == Recompute::none) {
     take_mlp(memory);
   }
   return memory.peak();
-}
-
-/// Fills `attention` from the normed input x.
-void NetworkBlock::attend(NetworkOps& ops, const float* cos_sin, const PackedVector& weights,
-                          const Matrix& x, const Attention& attention) const {
-  ops.linear(x, weights, layout_.q, attention.q_raw);
-  ops.linear(x, weights, layout_.k, attention.k_raw);
-  ops.linear(x, weights, layout_.v, attention.v);
-  if (config_.qk_norm) {
-    norm(ops, by_head(attention.q_raw), weights.at(layout_.q_norm), by_head(attention.q),
-         attention.q_inv_rms);
-    norm(ops, by_head(attention.k_raw), weights.at(layout_.k_norm), by_head(attention.k),
-         attention.k_inv_rms);
-  }
-  const Bytes scratch_size = ops.attention_scratch(attention_shape_);
-  ops.post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
-    const int64_t head_dim = config_.head_dim;
-    kernels.rope(stream, attention.q, config_.heads, head_dim, shape_.seq, cos_sin, false);
-    kernels.rope(stream, attention.k, config_.kv_heads, head_dim, shape_.seq, cos_sin, false);
-    kernels.attention_forward(stream, attention_shape_, dtype_, attention.q.data, attention.k.data,
-                              attention.v.data, attention.out.data, attention.log_sum_exp, scratch);
-  });
 }
 
 void NetworkBlock::gate_and_up(NetworkOps& ops, const PackedVector& weights, const Matrix& x,
@@ -132,12 +76,13 @@ void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* pa
   };
   {
     const WorkspaceStack::Scope attention_scope(ops.memory());
-    const Attention attention = take_attention(saves_attention ? saved_memory : ops.memory());
+    const NetworkAttention::Values attention =
+        attention_.take(saves_attention ? saved_memory : ops.memory());
     if (saves_attention) {
       h = take_matrix(saved_memory, dtype_, tokens, config_.hidden_size);
     }
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-    attend(ops, cos_sin, weights, x, attention);
+    attention_.forward(ops, cos_sin, attention_weights(weights), x, attention);
     ops.linear(attention.out, weights, layout_.o, x);
     add(input, h);
   }
@@ -171,10 +116,10 @@ void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* p
   const Matrix dresidual = dense_matrix(din, dtype_, tokens, config_.hidden_size);
   const Matrix x = ops.take_matrix(tokens, config_.hidden_size);
   float* const inv_rms = ops.take_floats(tokens);
-  const Attention attention = take_attention(attention_memory);
+  const NetworkAttention::Values attention = attention_.take(attention_memory);
   if (!has_attention) {
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-    attend(ops, cos_sin, weights, x, attention);
+    attention_.forward(ops, cos_sin, attention_weights(weights), x, attention);
   }
   {
     const WorkspaceStack::Scope mlp_scope(ops.memory());
@@ -232,16 +177,14 @@ void NetworkBlock::mlp_backward(NetworkOps& ops, const PackedVector& weights,
 void NetworkBlock::attention_backward(NetworkOps& ops, const float* cos_sin,
                                       const PackedVector& weights, const PackedVector& dweights,
                                       const Matrix& in, const Matrix& dh,
-                                      const Attention& attention, const Matrix& x,
+                                      const NetworkAttention::Values& attention, const Matrix& x,
                                       float* inv_rms) const {
-  const int64_t tokens = shape_.tokens();
-  const Matrix dattended = ops.take_matrix(tokens, layout_.q.outputs);
-  Matrix dq = ops.take_matrix(tokens, layout_.q.outputs);
-  Matrix dk = ops.take_matrix(tokens, layout_.k.outputs);
-  const Matrix dv = ops.take_matrix(tokens, layout_.v.outputs);
+  const Matrix dattended = ops.take_matrix(shape_.tokens(), layout_.q.outputs);
   ops.linear_weight_gradient(dh, attention.out, layout_.o, dweights);
   ops.linear_input_gradient(dh, weights, layout_.o, dattended, false);
-  heads_backward(ops, cos_sin, weights, dweights, attention, dattended, dq, dk, dv);
+  const auto [dq, dk, dv] =
+      attention_.backward(ops, cos_sin, attention_weights(weights), attention, dattended,
+                          dweights.at(layout_.q_norm), dweights.at(layout_.k_norm));
   norm(ops, in, weights.at(layout_.input_norm), x, inv_rms);  // again: cheaper than keeping it
   ops.linear_weight_gradient(dq, x, layout_.q, dweights);
   ops.linear_weight_gradient(dk, x, layout_.k, dweights);
@@ -252,31 +195,6 @@ void NetworkBlock::attention_backward(NetworkOps& ops, const float* cos_sin,
   ops.linear_input_gradient(dv, weights, layout_.v, dx, true);
   ops.rms_norm_backward(dx, in, weights.at(layout_.input_norm), inv_rms, dh, true,
                         dweights.at(layout_.input_norm));
-}
-
-/// Gradients of the projections' outputs; dq and dk may move to the memory of attention.q and .k.
-void NetworkBlock::heads_backward(NetworkOps& ops, const float* cos_sin,
-                                  const PackedVector& weights, const PackedVector& dweights,
-                                  const Attention& attention, const Matrix& dattended, Matrix& dq,
-                                  Matrix& dk, const Matrix& dv) const {
-  const Bytes scratch_size = ops.attention_scratch(attention_shape_);
-  ops.post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
-    kernels.attention_backward(stream, attention_shape_, dtype_, attention.q.data, attention.k.data,
-                               attention.v.data, attention.out.data, dattended.data,
-                               attention.log_sum_exp, dq.data, dk.data, dv.data, scratch);
-    kernels.rope(stream, dq, config_.heads, config_.head_dim, shape_.seq, cos_sin, true);
-    kernels.rope(stream, dk, config_.kv_heads, config_.head_dim, shape_.seq, cos_sin, true);
-  });
-  if (config_.qk_norm) {
-    ops.rms_norm_backward(by_head(dq), by_head(attention.q_raw), weights.at(layout_.q_norm),
-                          attention.q_inv_rms, by_head(attention.q), false,
-                          dweights.at(layout_.q_norm));
-    ops.rms_norm_backward(by_head(dk), by_head(attention.k_raw), weights.at(layout_.k_norm),
-                          attention.k_inv_rms, by_head(attention.k), false,
-                          dweights.at(layout_.k_norm));
-    dq = attention.q;
-    dk = attention.k;
-  }
 }
 
 double NetworkBlock::linear_flops() const {

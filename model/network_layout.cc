@@ -24,14 +24,34 @@ const ParameterSpec& parameter_of(const ModuleSpec& module, std::string_view suf
 
 LinearLayout linear_of(const ModuleSpec& module, const std::string& name) {
   const ParameterSpec& weight = parameter_of(module, name + ".weight");
-  LinearLayout linear{weight.offset, std::nullopt, weight.shape[0], weight.shape[1]};
+  const int64_t inputs = weight.columns > 0 ? weight.columns : weight.shape[1];
+  LinearLayout linear{weight.offset, std::nullopt, weight.count.count() / inputs, inputs, inputs};
   if (const ParameterSpec* bias = find_parameter(module, name + ".bias")) {
     linear.bias = bias->offset;
   }
   return linear;
 }
 
+std::optional<Elements> bias_of(const ModuleSpec& module, std::string_view suffix) {
+  const ParameterSpec* const found = find_parameter(module, suffix);
+  return found == nullptr ? std::nullopt : std::optional(found->offset);
+}
+
 }  // namespace
+
+LinearLayout LinearLayout::rows(int64_t first, int64_t count) const {
+  LinearLayout part = *this;
+  part.weight = weight + Elements(first) * stride;
+  part.outputs = count;
+  if (bias) {
+    part.bias = *bias + Elements(first);
+  }
+  return part;
+}
+
+LinearLayout LinearLayout::columns(int64_t first, int64_t count) const {
+  return {weight + Elements(first), std::nullopt, outputs, count, stride};
+}
 
 std::vector<Gap> gaps_of(const ModuleSpec& module) {
   std::vector<Gap> gaps;
@@ -65,6 +85,41 @@ BlockLayout::BlockLayout(const ModelConfig& config) {
   k = linear_of(module, "self_attn.k_proj");
   v = linear_of(module, "self_attn.v_proj");
   o = linear_of(module, "self_attn.o_proj");
+  gate = linear_of(module, "mlp.gate_proj");
+  up = linear_of(module, "mlp.up_proj");
+  down = linear_of(module, "mlp.down_proj");
+  gaps = gaps_of(module);
+}
+
+AttentionNormsLayout::AttentionNormsLayout(const ModelConfig& config) {
+  const ModuleSpec module = attention_norms_spec(config, 0);
+  input_norm = parameter_of(module, "input_layernorm.weight").offset;
+  if (config.qk_norm) {
+    q_norm = parameter_of(module, "q_norm.weight").offset;
+    k_norm = parameter_of(module, "k_norm.weight").offset;
+  }
+  o_bias = bias_of(module, "o_proj.bias");
+  gaps = gaps_of(module);
+}
+
+MlpNormsLayout::MlpNormsLayout(const ModelConfig& config) {
+  const ModuleSpec module = mlp_norms_spec(config, 0);
+  norm = parameter_of(module, "post_attention_layernorm.weight").offset;
+  down_bias = bias_of(module, "down_proj.bias");
+  gaps = gaps_of(module);
+}
+
+AttentionTileLayout::AttentionTileLayout(const ModelConfig& config, const TileRange& kv_heads) {
+  const ModuleSpec module = attention_tile_spec(config, 0, 0, kv_heads);
+  q = linear_of(module, "self_attn.q_proj");
+  k = linear_of(module, "self_attn.k_proj");
+  v = linear_of(module, "self_attn.v_proj");
+  o = linear_of(module, "self_attn.o_proj");
+  gaps = gaps_of(module);
+}
+
+MlpTileLayout::MlpTileLayout(const ModelConfig& config, const TileRange& rows) {
+  const ModuleSpec module = mlp_tile_spec(config, 0, 0, rows);
   gate = linear_of(module, "mlp.gate_proj");
   up = linear_of(module, "mlp.up_proj");
   down = linear_of(module, "mlp.down_proj");

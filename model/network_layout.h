@@ -12,12 +12,17 @@
 
 namespace headrace::model {
 
-/// A linear layer inside a module's packed vector: y = x weight^T + bias.
+/// A linear layer inside a module's packed vector, or a part of one: y = x weight^T + bias.
 struct LinearLayout {
   Elements weight;  ///< offset of [outputs, inputs]
   std::optional<Elements> bias;
   int64_t outputs = 0;
   int64_t inputs = 0;
+  int64_t stride = 0;  ///< elements from one output's weights to the next one's
+
+  /// Without a bias the part is one of a sum.
+  LinearLayout rows(int64_t first, int64_t count) const;
+  LinearLayout columns(int64_t first, int64_t count) const;
 };
 
 /// Elements of a packed vector that belong to no parameter.
@@ -43,6 +48,36 @@ struct BlockLayout {
   explicit BlockLayout(const ModelConfig& config);
 };
 
+/// Where the parameters of the modules of a cut block lie.
+struct AttentionNormsLayout {
+  Elements input_norm;
+  Elements q_norm;  ///< with ModelConfig::qk_norm only, as k_norm
+  Elements k_norm;
+  std::optional<Elements> o_bias;
+  std::vector<Gap> gaps;
+
+  explicit AttentionNormsLayout(const ModelConfig& config);
+};
+struct MlpNormsLayout {
+  Elements norm;
+  std::optional<Elements> down_bias;
+  std::vector<Gap> gaps;
+
+  explicit MlpNormsLayout(const ModelConfig& config);
+};
+struct AttentionTileLayout {
+  LinearLayout q, k, v, o;
+  std::vector<Gap> gaps;
+
+  AttentionTileLayout(const ModelConfig& config, const TileRange& kv_heads);
+};
+struct MlpTileLayout {
+  LinearLayout gate, up, down;
+  std::vector<Gap> gaps;
+
+  MlpTileLayout(const ModelConfig& config, const TileRange& rows);
+};
+
 /// A packed vector of weights or gradients on the device; null while planning.
 class PackedVector {
  public:
@@ -54,7 +89,7 @@ class PackedVector {
                             : const_cast<std::byte*>(data_) + bytes_for(offset, dtype_).count();
   }
   device::Matrix weight(const LinearLayout& linear) const {
-    return {at(linear.weight), dtype_, linear.outputs, linear.inputs, linear.inputs};
+    return {at(linear.weight), dtype_, linear.outputs, linear.inputs, linear.stride};
   }
 
  private:

@@ -50,6 +50,13 @@ void NetworkOps::linear_weight_gradient(const Matrix& dout, const Matrix& x,
   }
 }
 
+void NetworkOps::rms_norm(const Matrix& x, const void* weight, double epsilon, const Matrix& y,
+                          float* inv_rms) {
+  post([&](Kernels& kernels, Stream& stream) {
+    kernels.rms_norm_forward(stream, x, weight, static_cast<float>(epsilon), y, inv_rms);
+  });
+}
+
 void NetworkOps::rms_norm_backward(const Matrix& dy, const Matrix& x, const void* weight,
                                    const float* inv_rms, const Matrix& dx, bool accumulate_dx,
                                    void* dweight) {

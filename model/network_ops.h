@@ -63,6 +63,8 @@ class NetworkOps {
   /// dweight = dout^T x and dbias, overwritten.
   void linear_weight_gradient(const device::Matrix& dout, const device::Matrix& x,
                               const LinearLayout& layer, const PackedVector& dweights);
+  void rms_norm(const device::Matrix& x, const void* weight, double epsilon,
+                const device::Matrix& y, float* inv_rms);
   /// Overwrites dweight; adds to dx where asked.
   void rms_norm_backward(const device::Matrix& dy, const device::Matrix& x, const void* weight,
                          const float* inv_rms, const device::Matrix& dx, bool accumulate_dx,

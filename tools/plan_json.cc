@@ -67,6 +67,7 @@ json state_json(const engine::StepPlan& plan) {
         {"mlp", levels[model::Recompute::mlp]},
         {"none", levels[model::Recompute::none]}}},
       {"vocabulary_tiles", plan.vocab_tiles},
+      {"block_tiles", {{"attention", plan.attention_tiles}, {"mlp", plan.mlp_tiles}}},
       {"workspace", object(plan.fixed, placement.compute)},
       {"nvme_for_good", plan.nvme_for_good.count()},
       {"shards", plan.shards},

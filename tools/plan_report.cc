@@ -72,6 +72,11 @@ void add_state(const engine::StepPlan& plan, DType dtype, std::string& text) {
     text += fmt::format("  {:<18} {:>8} {:>10}   of {} entries each\n", "vocabulary tiles",
                         plan.vocab_tiles, "", plan.vocab_tile_entries);
   }
+  if (plan.mlp_tiles > 0) {
+    text += fmt::format("  {:<18} {:>8} {:>10}   {} of attention, {} of the MLP\n",
+                        "tiles of a block", plan.attention_tiles + plan.mlp_tiles, "",
+                        plan.attention_tiles, plan.mlp_tiles);
+  }
   row("workspace", 0, plan.fixed, fmt::format("in {}", to_string(placement.compute)));
 }
 

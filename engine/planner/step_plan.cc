@@ -54,6 +54,8 @@ void set_memory(const MemoryPlan& plan, const scheduler::Schedule& schedule, Ste
   result.recompute = layout.recompute;
   result.vocab_tiles = layout.vocab_tiles;
   result.vocab_tile_entries = model::vocabulary_range(layout.modules.front().spec).count;
+  result.attention_tiles = layout.attention_tiles;
+  result.mlp_tiles = layout.mlp_tiles;
   result.order = layout.order;
   result.update_mode = layout.update_mode;
   result.accumulates_on_device = layout.accumulates_on_device;
@@ -118,7 +120,7 @@ StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
   const EngineOptions& options = question.options;
   const auto device = device::make_cpu_device();
   const model::Network network(question.config, options.dtype, options.shape, *device,
-                               options.vocab_tile);
+                               options.vocab_tile, options.block_piece);
   const MemoryPlan plan = plan_memory(network, options);
   const SteadyStep step =
       depth == PlanDepth::full ? late_step(plan, options) : quick_step(plan, options);
@@ -135,7 +137,7 @@ MinimumBudgets minimum_of(const PlanQuestion& question) {
   const EngineOptions& options = question.options;
   const auto device = device::make_cpu_device();
   const model::Network network(question.config, options.dtype, options.shape, *device,
-                               options.vocab_tile);
+                               options.vocab_tile, options.block_piece);
   return minimum_budgets(question.config, options.dtype, options.shape, network_needs(network),
                          options.memory);
 }

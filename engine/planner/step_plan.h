@@ -37,6 +37,8 @@ struct StepPlan {
   RecomputeLevels recompute;
   int64_t vocab_tiles = 1;
   int64_t vocab_tile_entries = 0;  ///< of the first tile
+  int64_t attention_tiles = 0;     ///< of a block that is cut, as mlp_tiles
+  int64_t mlp_tiles = 0;
   AccumulationOrder order = AccumulationOrder::layer_major;
   UpdateMode update_mode = UpdateMode::after_norm;
   bool accumulates_on_device = false;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,16 +13,17 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "engine/config/resolve.h"
+#include "engine/export.h"
+#include "engine/run_access.h"
 #include "engine/trainer.h"
 #include "model/checkpoint.h"
 #include "model/model_config.h"
 #include "proto/config_parser.h"
 #include "support/temporary_folder.h"
 
-// Runs that are stopped and go on.
-
 namespace headrace::test {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 
 inline constexpr int64_t kSteps = 6;
@@ -161,6 +163,28 @@ class ResumeTest : public ::testing::Test {
       return error.what();
     }
     return "accepted";
+  }
+
+  /// The run as a model folder of masters and as a universal checkpoint: file names and bytes.
+  std::map<std::string, std::string> exported(const std::string& output) const {
+    engine::ExportOptions options;
+    options.dtype = DType::f32;
+    const auto ignore = [](int64_t, int64_t) {};
+    const auto store = engine::open_run(folder_ / output);
+    options.output_folder = folder_ / (output + "_export/model");
+    engine::export_hugging_face(*store, options, ignore);
+    options.output_folder = folder_ / (output + "_export/universal");
+    engine::export_universal(*store, options, ignore);
+    std::map<std::string, std::string> files;
+    const fs::path base = folder_ / (output + "_export");
+    for (const auto& entry : fs::recursive_directory_iterator(base)) {
+      if (entry.is_regular_file()) {
+        std::ifstream file(entry.path(), std::ios::binary);
+        files[fs::relative(entry.path(), base)] =
+            std::string(std::istreambuf_iterator<char>(file), {});
+      }
+    }
+    return files;
   }
 
   TemporaryFolder folder_;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "e2e/resume_fixture.h"
 #include "engine/export.h"
 #include "engine/import.h"
@@ -146,28 +147,6 @@ class TiledResume : public ResumeTest, public ::testing::WithParamInterface<bool
     return engine::plan_memory(
         model::Network(wide_model(), options.dtype, options.shape, *device, options.vocab_tile),
         options);
-  }
-
-  /// The run as a model folder of masters and as a universal checkpoint: file names and bytes.
-  std::map<std::string, std::string> exported(const std::string& output) const {
-    engine::ExportOptions options;
-    options.dtype = DType::f32;
-    const auto ignore = [](int64_t, int64_t) {};
-    const auto store = engine::open_run(folder_ / output);
-    options.output_folder = folder_ / (output + "_export/model");
-    engine::export_hugging_face(*store, options, ignore);
-    options.output_folder = folder_ / (output + "_export/universal");
-    engine::export_universal(*store, options, ignore);
-    std::map<std::string, std::string> files;
-    const fs::path base = folder_ / (output + "_export");
-    for (const auto& entry : fs::recursive_directory_iterator(base)) {
-      if (entry.is_regular_file()) {
-        std::ifstream file(entry.path(), std::ios::binary);
-        files[fs::relative(entry.path(), base)] =
-            std::string(std::istreambuf_iterator<char>(file), {});
-      }
-    }
-    return files;
   }
 };
 

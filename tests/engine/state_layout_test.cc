@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include "base/error.h"
 
@@ -59,6 +61,46 @@ TEST(StateLayout, DamageTo8BitMomentsIsDescribed) {
   EXPECT_EQ(described(576 + 4, 20), "no part of a parameter");
   layout.set_dtype("u8");
   EXPECT_THROW(check_layout(layout), InputError);
+}
+
+/// Two columns of the four rows of a matrix that has six.
+proto::StateLayout layout_of_columns() {
+  proto::StateLayout layout = layout_with(2);
+  proto::StoredParameter& parameter = *layout.mutable_modules(0)->mutable_parameters(0);
+  parameter.add_shape(4);
+  parameter.add_shape(6);
+  parameter.set_columns(2);
+  return layout;
+}
+
+TEST(StateLayout, ColumnsAreThoseOfAMatrix) {
+  EXPECT_NO_THROW(check_layout(layout_of_columns()));
+  const auto refused = [](const std::function<void(proto::StoredParameter&)>& change) {
+    proto::StateLayout layout = layout_of_columns();
+    change(*layout.mutable_modules(0)->mutable_parameters(0));
+    EXPECT_THROW(check_layout(layout), InputError);
+  };
+  refused([](proto::StoredParameter& parameter) { parameter.set_columns(-2); });
+  refused([](proto::StoredParameter& parameter) { parameter.set_columns(3); });
+  refused([](proto::StoredParameter& parameter) { parameter.set_first(5); });
+  refused([](proto::StoredParameter& parameter) { parameter.set_count(7); });
+  refused([](proto::StoredParameter& parameter) { parameter.set_shape(0, 5); });
+  refused([](proto::StoredParameter& parameter) { parameter.set_shape(0, 0); });
+  refused([](proto::StoredParameter& parameter) { parameter.set_shape(1, 1); });
+  refused([](proto::StoredParameter& parameter) { parameter.clear_shape(); });
+  refused([](proto::StoredParameter& parameter) {
+    parameter.set_shape(1, std::numeric_limits<int64_t>::max());
+  });
+}
+
+TEST(StateLayout, ColumnsAreFoundInTheirMatrix) {
+  const proto::StateLayout layout = layout_of_columns();
+  const model::TensorPart part = part_of(layout.modules(0).parameters(0));
+  std::vector<int64_t> elements;
+  for (int64_t i = 0; i < part.count; ++i) {
+    elements.push_back(part.element(i));
+  }
+  EXPECT_EQ(elements, (std::vector<int64_t>{2, 3, 8, 9, 14, 15, 20, 21}));
 }
 
 }  // namespace

@@ -124,6 +124,20 @@ TEST(MemoryUse, WhatBlocksAndHeadKeepForBackwardAreActivations) {
   EXPECT_EQ(activations, expected);
 }
 
+TEST(MemoryUse, WhatTilesOfBlocksPassOnIsActivations) {
+  LayoutOptions options;
+  options.shard_max = kStatisticsBlock;
+  options.tokens = 128;
+  options.cut = {1, 64};
+  options.block_sum_bytes = kMiB;
+  const ModelLayout layout = make_layout(test::small_model(false), options);
+  const std::vector<ObjectKind> kinds = object_kinds(layout);
+  for (const auto* objects : {&layout.block_sums, &layout.residuals}) {
+    ASSERT_EQ(objects->size(), 1U);
+    EXPECT_EQ(kinds[index_of(objects->front())], ObjectKind::activations);
+  }
+}
+
 TEST(Binding, IsTheBusiestLanesShareOfTheStep) {
   RunReport run;
   run.split.total = 4;

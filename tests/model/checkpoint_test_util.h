@@ -107,7 +107,7 @@ inline void fill_test_values(const ModuleSpec& module, Elements first, std::span
     for (const ParameterSpec& parameter : module.parameters) {
       const int64_t index = at - parameter.offset.count();
       if (index >= 0 && index < parameter.count.count()) {
-        out[i] = test_value(parameter.name, parameter.first.count() + index);
+        out[i] = test_value(parameter.name, parameter.part().element(index));
       }
     }
   }

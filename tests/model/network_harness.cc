@@ -73,11 +73,15 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
     : options_(options),
       dtype_(dtype),
       device_(device::make_cpu_device()),
-      network_(config, dtype, shape, *device_, options.vocab_tile),
+      network_(config, dtype, shape, *device_, options.vocab_tile, options.block_piece),
       stream_(device_->create_stream("test")),
-      modules_(tiled_module_specs(config,
-                                  options.tile_rows > 0 ? options.tile_rows : config.vocab_size)),
-      tiles_((modules_.size() - static_cast<size_t>(config.layers) - 1) /
+      modules_(tiled_module_specs(
+          config, options.tile_rows > 0 ? options.tile_rows : config.vocab_size, options.cut)),
+      per_block_(options.cut.is_cut()
+                     ? static_cast<size_t>(2 + options.cut.attention_tiles(config) +
+                                           options.cut.mlp_tiles(config))
+                     : 1),
+      tiles_((modules_.size() - static_cast<size_t>(config.layers) * per_block_ - 1) /
              (config.tie_word_embeddings ? 1 : 2)) {
   stream_->run_on_host([threads = options.threads] { set_parallel_threads(threads); });
   for (const ModuleSpec& module : modules_) {
@@ -109,6 +113,8 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
                                              bytes_for(Elements(shape.tokens()) * 3, DType::f32));
   normed_gradient_ =
       std::make_unique<GuardedMemory>(*device_, bytes_for(activation_count, DType::f32));
+  block_sum_ = std::make_unique<GuardedMemory>(*device_, network_.block_sum_bytes());
+  residual_ = std::make_unique<GuardedMemory>(*device_, bytes_for(activation_count, dtype));
 }
 
 void NetworkHarness::set_weights(
@@ -120,8 +126,12 @@ void NetworkHarness::set_weights(
       whole.count = Elements(std::accumulate(parameter.shape.begin(), parameter.shape.end(),
                                              int64_t{1}, std::multiplies<>()));
       const std::vector<float> all = values(whole);
-      const auto begin = all.begin() + parameter.first.count();
-      from_floats({begin, begin + parameter.count.count()}, dtype_,
+      std::vector<float> part;
+      for_runs(parameter.part(), 0, parameter.count.count(),
+               [&](int64_t first, int64_t /*at*/, int64_t count) {
+                 part.insert(part.end(), all.begin() + first, all.begin() + first + count);
+               });
+      from_floats(part, dtype_,
                   packed_[m].weights->data() + bytes_for(parameter.offset, dtype_).count());
     }
   }
@@ -163,10 +173,71 @@ void NetworkHarness::forward() {
                            workspace(network_.embed_workspace()));
   }
   for (int64_t layer = 0; layer < network_.config().layers; ++layer) {
+    if (options_.cut.is_cut()) {
+      block_tiles_forward(layer);
+      continue;
+    }
     network_.block_forward(*stream_, packed_[block_index(layer)].weights->data(), activation(layer),
                            activation(layer + 1), saved(layer),
                            workspace(network_.block_forward_workspace()));
   }
+}
+
+Network::BlockTile NetworkHarness::attention_tile(int64_t layer, int64_t tile) const {
+  return {attention_range(network_.config(), options_.cut, tile),
+          packed_[block_index(layer)].weights->data(),
+          packed_[attention_index(layer, tile)].weights->data()};
+}
+
+Network::BlockTile NetworkHarness::mlp_tile(int64_t layer, int64_t tile) const {
+  return {mlp_range(network_.config(), options_.cut, tile),
+          packed_[mlp_norms_index(layer)].weights->data(),
+          packed_[mlp_index(layer, tile)].weights->data()};
+}
+
+void NetworkHarness::attention_tiles_forward(int64_t layer, std::byte* out) {
+  auto* const sum = reinterpret_cast<float*>(block_sum_->data());
+  stream_->run_on_host([this] { block_sum_->poison(); });
+  for (int64_t tile = 0; tile < options_.cut.attention_tiles(network_.config()); ++tile) {
+    network_.attention_tile_forward(*stream_, attention_tile(layer, tile), activation(layer), sum,
+                                    out, workspace(network_.block_tile_workspace()));
+  }
+}
+
+void NetworkHarness::block_tiles_forward(int64_t layer) {
+  auto* const sum = reinterpret_cast<float*>(block_sum_->data());
+  std::byte* const out = activation(layer + 1);
+  attention_tiles_forward(layer, out);
+  stream_->run_on_host([this] { block_sum_->poison(); });
+  for (int64_t tile = 0; tile < options_.cut.mlp_tiles(network_.config()); ++tile) {
+    network_.mlp_tile_forward(*stream_, mlp_tile(layer, tile), out, sum, out,
+                              workspace(network_.block_tile_workspace()));
+  }
+}
+
+/// `gradient` is that of the block's output before and of its input afterwards.
+void NetworkHarness::block_tiles_backward(int64_t layer, std::byte* gradient) {
+  const Bytes size = network_.block_tile_workspace();
+  const BlockCut& cut = options_.cut;
+  auto* const sum = reinterpret_cast<float*>(block_sum_->data());
+  const Module& attention_norms = packed_[block_index(layer)];
+  const Module& mlp_norms = packed_[mlp_norms_index(layer)];
+  attention_tiles_forward(layer, residual_->data());
+  stream_->run_on_host([this] { block_sum_->poison(); });
+  for (int64_t tile = cut.mlp_tiles(network_.config()); tile-- > 0;) {
+    network_.mlp_tile_backward(*stream_, mlp_tile(layer, tile), residual_->data(), gradient, sum,
+                               packed_[mlp_index(layer, tile)].gradient->data(), workspace(size));
+  }
+  network_.mlp_finish(*stream_, mlp_norms.weights->data(), residual_->data(), sum, gradient,
+                      mlp_norms.gradient->data(), workspace(size));
+  stream_->run_on_host([this] { block_sum_->poison(); });
+  for (int64_t tile = cut.attention_tiles(network_.config()); tile-- > 0;) {
+    network_.attention_tile_backward(
+        *stream_, attention_tile(layer, tile), activation(layer), gradient, sum,
+        packed_[attention_index(layer, tile)].gradient->data(), workspace(size));
+  }
+  network_.attention_finish(*stream_, attention_norms.weights->data(), activation(layer), sum,
+                            gradient, attention_norms.gradient->data(), workspace(size));
 }
 
 void NetworkHarness::finish() {
@@ -179,7 +250,7 @@ void NetworkHarness::finish() {
     EXPECT_TRUE(memory == nullptr || memory->guards_are_intact());
   }
   EXPECT_TRUE(activations_->guards_are_intact());
-  for (const auto* memory : {&loss_, &softmax_, &normed_gradient_}) {
+  for (const auto* memory : {&loss_, &softmax_, &normed_gradient_, &block_sum_, &residual_}) {
     EXPECT_TRUE((*memory)->guards_are_intact());
   }
   for (const Module& module : packed_) {
@@ -250,6 +321,10 @@ double NetworkHarness::loss_and_gradients(float scale, NamedValues& gradients) {
   int64_t current = layers + 1;
   head_backward(scale, activation(current));
   for (int64_t layer = layers - 1; layer >= 0; --layer) {
+    if (options_.cut.is_cut()) {
+      block_tiles_backward(layer, activation(current));
+      continue;
+    }
     Module& module = packed_[block_index(layer)];
     const int64_t next = options_.din_is_dout ? current : 2 * layers + 3 - current;
     network_.block_backward(*stream_, module.weights->data(), activation(layer),
@@ -282,14 +357,15 @@ void NetworkHarness::collect(const ModuleSpec& module, const GuardedMemory& grad
   std::vector<bool> is_parameter(all.size(), false);
   for (const ParameterSpec& parameter : module.parameters) {
     std::vector<float>& sum = out[parameter.name];
-    const auto first = static_cast<size_t>(parameter.first.count());
-    const auto count = static_cast<size_t>(parameter.count.count());
-    sum.resize(std::max(sum.size(), first + count), 0.0F);
-    for (size_t i = 0; i < count; ++i) {
-      const size_t at = static_cast<size_t>(parameter.offset.count()) + i;
-      sum[first + i] += all[at];
-      is_parameter[at] = true;
-    }
+    for_runs(parameter.part(), 0, parameter.count.count(),
+             [&](int64_t first, int64_t from, int64_t count) {
+               sum.resize(std::max(sum.size(), static_cast<size_t>(first + count)), 0.0F);
+               for (int64_t i = 0; i < count; ++i) {
+                 const auto at = static_cast<size_t>(parameter.offset.count() + from + i);
+                 sum[static_cast<size_t>(first + i)] += all[at];
+                 is_parameter[at] = true;
+               }
+             });
   }
   for (size_t i = 0; i < all.size(); ++i) {
     if (!is_parameter[i]) {

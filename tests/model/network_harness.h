@@ -46,6 +46,8 @@ class NetworkHarness {
     int threads = 1;  ///< of the kernels; more only wait for each other in networks this small
     int64_t tile_rows = 0;  ///< of the matrices over the vocabulary; 0: whole ones
     Recompute recompute = Recompute::block;
+    BlockCut cut = {};
+    int64_t block_piece = kBlockPiece;
   };
   NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape)
       : NetworkHarness(config, dtype, shape, Options{}) {}
@@ -67,7 +69,19 @@ class NetworkHarness {
     std::unique_ptr<GuardedMemory> weights;
     std::unique_ptr<GuardedMemory> gradient;
   };
-  size_t block_index(int64_t layer) const { return tiles_ + static_cast<size_t>(layer); }
+  /// Of the block, or of the norms of its attention where it is cut.
+  size_t block_index(int64_t layer) const {
+    return tiles_ + static_cast<size_t>(layer) * per_block_;
+  }
+  size_t attention_index(int64_t layer, int64_t tile) const {
+    return block_index(layer) + 1 + static_cast<size_t>(tile);
+  }
+  size_t mlp_norms_index(int64_t layer) const {
+    return attention_index(layer, options_.cut.attention_tiles(network_.config()));
+  }
+  size_t mlp_index(int64_t layer, int64_t tile) const {
+    return mlp_norms_index(layer) + 1 + static_cast<size_t>(tile);
+  }
   size_t norm_index() const { return block_index(network_.config().layers); }
   /// embed tiles, ..., norm, and the tiles of the head or of the tied head
   Module& head_module(size_t tile) { return packed_[norm_index() + 1 + tile]; }
@@ -80,6 +94,11 @@ class NetworkHarness {
   device::Workspace workspace(Bytes size);
   SavedValues saved(int64_t layer) const;
   void forward();
+  Network::BlockTile attention_tile(int64_t layer, int64_t tile) const;
+  Network::BlockTile mlp_tile(int64_t layer, int64_t tile) const;
+  void attention_tiles_forward(int64_t layer, std::byte* out);
+  void block_tiles_forward(int64_t layer);
+  void block_tiles_backward(int64_t layer, std::byte* gradient);
   void head_backward(float scale, std::byte* din);
   void finish();
   void collect(const ModuleSpec& module, const GuardedMemory& gradient, NamedValues& out) const;
@@ -90,6 +109,7 @@ class NetworkHarness {
   Network network_;
   std::unique_ptr<device::Stream> stream_;
   std::vector<ModuleSpec> modules_;
+  size_t per_block_;  ///< modules
   size_t tiles_;
   std::vector<Module> packed_;
   std::unique_ptr<GuardedMemory> activations_;         ///< layers + 1, then two gradients
@@ -99,6 +119,8 @@ class NetworkHarness {
   std::unique_ptr<GuardedMemory> loss_;
   std::unique_ptr<GuardedMemory> softmax_;
   std::unique_ptr<GuardedMemory> normed_gradient_;
+  std::unique_ptr<GuardedMemory> block_sum_;  ///< of a cut block, as residual_
+  std::unique_ptr<GuardedMemory> residual_;   ///< behind attention
   std::vector<std::unique_ptr<GuardedMemory>> workspaces_;
 };
 

@@ -198,13 +198,14 @@ class Report {
        text: `${formatBytes(memory.high_water)} of ${formatBytes(memory.budget)}`})), formatBytes);
     const where = {weights: 'home', optimizer: 'home', gradients: 'down to', activations: 'down to', saved: 'down to', workspace: 'in'};
     const titles = {optimizer: 'optimizer state', optimizer_on_device: 'of it on the device', saved: 'saved for backward'};
-    const {recompute, vocabulary_tiles: tiles} = plan.plan;
+    const {recompute, vocabulary_tiles: tiles, block_tiles: parts} = plan.plan;
     const isRow = ([name, row]) => row.tier && (name !== 'optimizer_on_device' || row.bytes > 0);
     byId('plan').append(make('h3', {}, 'What goes where'), make('table', {}, ...Object.entries(plan.plan).filter(isRow).map(([name, row]) => make(
       'tr', {}, make('td', {}, titles[name] || name), make('td', {class: 'number'}, formatBytes(row.bytes)), make('td', {}, `${where[name] || 'in'} ${row.tier}`)))));
     const notes = [];
     if (recompute) notes.push(`blocks computed again: ${recompute.block} whole, ${recompute.mlp} MLP, ${recompute.none} nothing`);
     if (tiles > 1) notes.push(`${tiles} vocabulary tiles`);
+    if (parts && parts.mlp > 0) notes.push(`blocks in ${parts.attention} tiles of attention and ${parts.mlp} of the MLP`);
     if (notes.length > 0) byId('plan').append(make('p', {class: 'note'}, notes.join('; ')));
   }
 

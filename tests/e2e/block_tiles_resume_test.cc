@@ -1,0 +1,146 @@
+// A run whose blocks are cut goes on with blocks in other tiles, and with whole ones; what it
+// stores can be read whatever the tiles.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "e2e/resume_fixture.h"
+#include "engine/import.h"
+#include "engine/repair.h"
+#include "engine/run_plan.h"
+#include "engine/run_setup.h"
+#include "engine/state_layout.h"
+#include "tiers/catalog.h"
+
+namespace headrace {
+namespace {
+
+using nlohmann::json;
+using test::Case;
+using test::Result;
+
+/// Five pieces of 512 rows in the MLP, the last one smaller.
+class BlockTilesResume : public test::ResumeTest {
+ protected:
+  BlockTilesResume() : ResumeTest(deep_model()) {}
+
+  static model::ModelConfig deep_model() {
+    model::ModelConfig config = test::small_model();
+    config.hidden_size = 64;
+    config.intermediate_size = 2200;
+    config.layers = 1;
+    return config;
+  }
+
+  json config_with_device(const Case& each, int64_t device_memory) const {
+    json config = config_of(each);
+    config["headrace"]["device_memory"] = device_memory;
+    config["activation_checkpointing"]["cpu_checkpointing"] = true;
+    return config;
+  }
+
+  engine::MemoryPlan plan_of(const json& config) const {
+    const auto options = engine::make_engine_options(settings_of(job("whole"), config), 32);
+    const auto device = device::make_cpu_device();
+    return engine::plan_memory(
+        model::Network(deep_model(), options.dtype, options.shape, *device, options.vocab_tile),
+        options);
+  }
+
+  std::vector<double> losses(const std::string& output) const {
+    std::vector<double> found(test::kSteps);
+    for (const json& line : result(output).curve) {
+      if (line.contains("loss")) {
+        found.at(line.at("step").get<size_t>() - 1) = line.at("loss");
+      }
+    }
+    return found;
+  }
+};
+
+TEST_F(BlockTilesResume, GoesOnWithOtherTilesBitForBit) {
+  for (const Case& each : {Case{"nvme", 1, 1.0, "bf16"}, Case{"cpu", 2, 0.0, "fp16"}}) {
+    SCOPED_TRACE(each.name());
+    const json wide = config_with_device(each, int64_t{256} << 20);
+    EXPECT_EQ(plan_of(wide).layout.mlp_tiles, 0);
+    const int64_t least = plan_of(wide).minimum_device.count();
+    const json tight = config_with_device(each, least);
+    EXPECT_EQ(plan_of(tight).layout.mlp_tiles, 5);
+    // Room for all of an MLP as one tile, with its gradient, where there was a piece.
+    const int64_t one_tile = int64_t{2} * 2 * 3 * 64 * (deep_model().intermediate_size - 512);
+    const json between = config_with_device(each, least + one_tile + (64 << 10));
+    EXPECT_GT(plan_of(between).layout.mlp_tiles, 0);
+    EXPECT_LT(plan_of(between).layout.mlp_tiles, 5);
+    const std::string whole = each.name() + "_whole";
+    const std::string parts = each.name() + "_parts";
+    train(job(whole), tight);
+    train(job(parts), between, 1);
+    EXPECT_EQ(train(job(parts), tight, 2).resumed_from, 1);
+    EXPECT_EQ(train(job(parts), between, 4).resumed_from, 2);
+    EXPECT_EQ(train(job(parts), tight).resumed_from, 4);
+    EXPECT_EQ(losses(parts), losses(whole));
+    EXPECT_TRUE(result(parts).weights == result(whole).weights);
+    EXPECT_TRUE(exported(parts) == exported(whole));
+    const std::string mixed = each.name() + "_mixed";
+    train(job(mixed), tight, 2);
+    EXPECT_EQ(train(job(mixed), wide, 4).resumed_from, 2);
+    EXPECT_EQ(train(job(mixed), tight).resumed_from, 4);
+    for (size_t step = 0; step < test::kSteps; ++step) {
+      EXPECT_NEAR(losses(mixed)[step], losses(whole)[step], 1e-2);
+    }
+  }
+}
+
+/// Into whole blocks and back into tiles, through files.
+TEST_F(BlockTilesResume, AnImportGoesOnInTiles) {
+  const Case each;
+  const json wide = config_with_device(each, int64_t{256} << 20);
+  const json tight = config_with_device(each, plan_of(wide).minimum_device.count());
+  train(job("whole", 4), tight);
+  exported("whole");
+  engine::ImportOptions import;
+  import.input_folder = folder_ / "whole_export/universal";
+  import.model_folder = folder_ / "model";
+  import.output_folder = folder_ / "moved";
+  import.paths = {folder_ / "nvme"};
+  import.next_sequence = 8;
+  engine::import_run(import, [](int64_t, int64_t) {});
+  for (const char* output : {"whole", "moved"}) {
+    EXPECT_EQ(train(job(output), tight).resumed_from, 4);
+  }
+  EXPECT_EQ(result("moved").weights, result("whole").weights);
+}
+
+TEST_F(BlockTilesResume, WeightsOfATileAreMadeAnewFromTheMaster) {
+  json config = config_with_device({}, int64_t{256} << 20);
+  config["headrace"]["split_master"] = false;
+  config["headrace"]["device_memory"] = plan_of(config).minimum_device.count();
+  train(job("run", 2), config);
+  const std::string directory = engine::open_run(folder_ / "run")->directories().front();
+  const auto object =
+      tiers::read_catalog(directory + "/catalog").objects.at("block.0.mlp.3.weights");
+  const tiers::Extent& extent = object.extents.front();
+  {
+    // In the columns of down_proj.
+    std::fstream file(directory + "/data-" + std::to_string(extent.file),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    const int64_t at = extent.offset + int64_t{2} * (2 * 512 * 64 + 700);
+    const auto byte = static_cast<char>(file.seekg(at).get());
+    file.seekp(at).put(static_cast<char>(byte ^ 4));
+    ASSERT_TRUE(file.good());
+  }
+  const auto store = engine::open_run(folder_ / "run");
+  const auto damage = store->verify([](Bytes, Bytes) {});
+  ASSERT_EQ(damage.size(), 1U);
+  EXPECT_NE(
+      engine::describe_damage(damage.front(), engine::run_state_of(*store, std::nullopt).layout())
+          .find("down_proj.weight elements 1536 to 140647 in columns 1536 to 2047"),
+      std::string::npos);
+  for (const tiers::Repair& repair : engine::repair_damage(*store, damage)) {
+    EXPECT_TRUE(repair.is_repaired) << repair.text;
+  }
+  EXPECT_TRUE(store->verify([](Bytes, Bytes) {}).empty());
+}
+
+}  // namespace
+}  // namespace headrace
