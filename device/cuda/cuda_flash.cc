@@ -1,0 +1,111 @@
+#include "device/cuda/cuda_flash.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "device/cuda/cuda_launch.h"
+#include "device/cuda/kernels/flash_dispatch.inl.h"
+
+namespace headrace::device::cuda {
+
+namespace {
+
+/// What the host needs to know of one kernel.
+struct KernelFacts {
+  uint32_t threads = 0;
+  int64_t shared_bytes = 0;
+  int64_t rows = 0;  ///< of a tile
+};
+
+template <template <class, FlashVariant> class Kernel>
+KernelFacts facts_of(FlashVariant variant) {
+  KernelFacts facts;
+  dispatch_flash_variant<Kernel, Bf16>(variant, [&]<class K>() {
+    facts = {K::kThreads, K::kSharedBytes, K::Tiles::kOwn};
+    return true;
+  });
+  return facts;
+}
+
+bool fits(const GpuFacts& gpu, FlashVariant variant) {
+  return std::max({facts_of<FlashForward>(variant).shared_bytes,
+                   facts_of<FlashBackwardKeys>(variant).shared_bytes,
+                   facts_of<FlashBackwardQueries>(variant).shared_bytes}) <= gpu.shared_bytes;
+}
+
+bool is_aligned(const AttentionArguments& a) {
+  constexpr int64_t kElements = 8;  // of 2 bytes in 16
+  const auto on_16 = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  return a.head_dim % kElements == 0 && a.q_stride % kElements == 0 &&
+         a.k_stride % kElements == 0 && a.v_stride % kElements == 0 &&
+         a.out_stride % kElements == 0 && on_16(a.q) && on_16(a.k) && on_16(a.v) && on_16(a.out) &&
+         on_16(a.dout) && on_16(a.dq) && on_16(a.dk) && on_16(a.dv);
+}
+
+/// How many of `heads` stream no more together than the L2 cache of any GPU that is meant here
+/// holds well; in whole groups of `group`.
+int64_t section_of(const AttentionArguments& a, int64_t streamed_heads, int64_t group) {
+  constexpr int64_t kCacheBytes = int64_t{16} << 20;
+  const int64_t bytes = streamed_heads * 2 * a.seq * a.head_dim * 2;
+  return std::max<int64_t>(1, kCacheBytes / std::max<int64_t>(1, bytes)) * group;
+}
+
+template <template <class, FlashVariant> class Kernel>
+void post(const Gpu& gpu, Stream& stream, KernelId id, FlashVariant variant, DType dtype,
+          int64_t heads, const AttentionArguments& arguments) {
+  const KernelFacts facts = facts_of<Kernel>(variant);
+  Launch launch =
+      make_launch(id, dtype, ceil_div(arguments.seq, facts.rows) * arguments.batch * heads, 1,
+                  facts.threads, facts.shared_bytes);
+  launch.variant = variant;
+  post_launch(gpu, stream, launch, arguments);
+}
+
+}  // namespace
+
+std::optional<FlashVariant> flash_variant(const GpuFacts& gpu, const AttentionShape& shape,
+                                          DType dtype) {
+  constexpr int kFirstGeneration = 8;  // with bf16 on tensor cores and asynchronous copies
+  // Offsets within a tile, and numbers of tiles and heads, have 32 bits in the kernels.
+  constexpr int64_t kLongestStride = int64_t{1} << 22;
+  constexpr int64_t kMostTiles = std::numeric_limits<int32_t>::max();
+  const int64_t longest =
+      std::max({shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride});
+  const int64_t tiles = ceil_div(shape.seq, facts_of<FlashForward>(FlashVariant::dim64).rows);
+  // The running maximum is of scores before scaling, which a factor of 0 or below would reverse.
+  if ((dtype != DType::bf16 && dtype != DType::f16) || shape.scale <= 0 ||
+      gpu.major < kFirstGeneration || longest > kLongestStride || shape.seq > (int64_t{1} << 30) ||
+      tiles * shape.batch * shape.q_heads > kMostTiles) {
+    return std::nullopt;
+  }
+  for (const FlashVariant variant :
+       {FlashVariant::dim64, FlashVariant::dim128, FlashVariant::dim128_small}) {
+    const int64_t most = variant == FlashVariant::dim64 ? 64 : 128;
+    if (shape.head_dim <= most && fits(gpu, variant)) {
+      return variant;
+    }
+  }
+  return std::nullopt;
+}
+
+void post_flash_forward(const Gpu& gpu, Stream& stream, FlashVariant variant, DType dtype,
+                        AttentionArguments arguments) {
+  arguments.is_aligned = is_aligned(arguments);
+  arguments.section = section_of(arguments, 1, arguments.q_heads / arguments.kv_heads);
+  post<FlashForward>(gpu, stream, KernelId::flash_forward, variant, dtype, arguments.q_heads,
+                     arguments);
+}
+
+void post_flash_backward(const Gpu& gpu, Stream& stream, FlashVariant variant, DType dtype,
+                         AttentionArguments arguments) {
+  const int64_t group = arguments.q_heads / arguments.kv_heads;
+  arguments.is_aligned = is_aligned(arguments);
+  arguments.section = section_of(arguments, group, 1);
+  post<FlashBackwardKeys>(gpu, stream, KernelId::flash_backward_keys, variant, dtype,
+                          arguments.kv_heads, arguments);
+  arguments.section = section_of(arguments, 1, group);
+  post<FlashBackwardQueries>(gpu, stream, KernelId::flash_backward_queries, variant, dtype,
+                             arguments.q_heads, arguments);
+}
+
+}  // namespace headrace::device::cuda
