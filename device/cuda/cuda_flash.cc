@@ -42,12 +42,13 @@ bool is_aligned(const AttentionArguments& a) {
          on_16(a.dout) && on_16(a.dq) && on_16(a.dk) && on_16(a.dv);
 }
 
-/// How many of `heads` stream no more together than the L2 cache of any GPU that is meant here
-/// holds well; in whole groups of `group`.
-int64_t section_of(const AttentionArguments& a, int64_t streamed_heads, int64_t group) {
+/// How many heads of `heads` to a sequence are worked on side by side: so many that what they
+/// stream stays in the L2 cache of any GPU meant here. `group` of them stream `streamed` heads.
+int64_t section_of(const AttentionArguments& a, int64_t heads, int64_t streamed, int64_t group) {
   constexpr int64_t kCacheBytes = int64_t{16} << 20;
-  const int64_t bytes = streamed_heads * 2 * a.seq * a.head_dim * 2;
-  return std::max<int64_t>(1, kCacheBytes / std::max<int64_t>(1, bytes)) * group;
+  const int64_t bytes = streamed * 2 * a.seq * a.head_dim * 2;
+  const int64_t groups = kCacheBytes / std::max<int64_t>(1, bytes);
+  return std::clamp<int64_t>(groups * group, group, std::max(group, a.batch * heads));
 }
 
 template <template <class, FlashVariant> class Kernel>
@@ -90,8 +91,9 @@ std::optional<FlashVariant> flash_variant(const GpuFacts& gpu, const AttentionSh
 
 void post_flash_forward(const Gpu& gpu, Stream& stream, FlashVariant variant, DType dtype,
                         AttentionArguments arguments) {
+  const int64_t group = arguments.q_heads / arguments.kv_heads;
   arguments.is_aligned = is_aligned(arguments);
-  arguments.section = section_of(arguments, 1, arguments.q_heads / arguments.kv_heads);
+  arguments.section = section_of(arguments, arguments.q_heads, 1, group);
   post<FlashForward>(gpu, stream, KernelId::flash_forward, variant, dtype, arguments.q_heads,
                      arguments);
 }
@@ -100,10 +102,10 @@ void post_flash_backward(const Gpu& gpu, Stream& stream, FlashVariant variant, D
                          AttentionArguments arguments) {
   const int64_t group = arguments.q_heads / arguments.kv_heads;
   arguments.is_aligned = is_aligned(arguments);
-  arguments.section = section_of(arguments, group, 1);
+  arguments.section = section_of(arguments, arguments.kv_heads, group, 1);
   post<FlashBackwardKeys>(gpu, stream, KernelId::flash_backward_keys, variant, dtype,
                           arguments.kv_heads, arguments);
-  arguments.section = section_of(arguments, 1, group);
+  arguments.section = section_of(arguments, arguments.q_heads, 1, group);
   post<FlashBackwardQueries>(gpu, stream, KernelId::flash_backward_queries, variant, dtype,
                              arguments.q_heads, arguments);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -42,7 +43,9 @@ class LockstepBlock {
   const Counts& counts() const { return counts_; }
   /// After the kernel: nothing may be under way.
   void finish() const {
-    HR_CHECK(copies_.empty() && groups_.empty(), "the block ends before its asynchronous copies");
+    const bool is_idle = std::all_of(groups_.begin(), groups_.end(),
+                                     [](const auto& group) { return group.empty(); });
+    HR_CHECK(copies_.empty() && is_idle, "the block ends before its asynchronous copies");
   }
 
   int index() const { return index_; }
