@@ -59,14 +59,14 @@ void post_attention_forward(const Gpu& gpu, Stream& stream, const AttentionShape
 
 void post_attention_backward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
                              DType dtype, AttentionArguments arguments) {
-  post_launch(gpu, stream,
-              make_launch(KernelId::attention_delta, dtype, shape.batch * shape.seq, shape.q_heads,
-                          kDeltaThreads),
-              arguments);
   if (const auto variant = flash_variant(gpu.facts, shape, dtype)) {
     post_flash_backward(gpu, stream, *variant, dtype, arguments);
     return;
   }
+  post_launch(gpu, stream,
+              make_launch(KernelId::attention_delta, dtype, shape.batch * shape.seq, shape.q_heads,
+                          kDeltaThreads),
+              arguments);
   post_tiles<AttentionBackwardKeys>(gpu, stream, KernelId::attention_backward_keys, shape, dtype,
                                     shape.kv_heads, arguments);
   post_tiles<AttentionBackwardQueries>(gpu, stream, KernelId::attention_backward_queries, shape,

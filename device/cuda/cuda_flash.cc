@@ -14,14 +14,14 @@ namespace {
 struct KernelFacts {
   uint32_t threads = 0;
   int64_t shared_bytes = 0;
-  int64_t rows = 0;  ///< of a tile
+  int64_t rows = 0;  ///< of a block
 };
 
 template <template <class, FlashVariant> class Kernel>
 KernelFacts facts_of(FlashVariant variant) {
   KernelFacts facts;
   dispatch_flash_variant<Kernel, Bf16>(variant, [&]<class K>() {
-    facts = {K::kThreads, K::kSharedBytes, K::Tiles::kOwn};
+    facts = {K::kThreads, K::kSharedBytes, K::kOwn};
     return true;
   });
   return facts;
@@ -53,11 +53,10 @@ int64_t section_of(const AttentionArguments& a, int64_t heads, int64_t streamed,
 
 template <template <class, FlashVariant> class Kernel>
 void post(const Gpu& gpu, Stream& stream, KernelId id, FlashVariant variant, DType dtype,
-          int64_t heads, const AttentionArguments& arguments) {
+          int64_t rows, int64_t heads, const AttentionArguments& arguments) {
   const KernelFacts facts = facts_of<Kernel>(variant);
-  Launch launch =
-      make_launch(id, dtype, ceil_div(arguments.seq, facts.rows) * arguments.batch * heads, 1,
-                  facts.threads, facts.shared_bytes);
+  Launch launch = make_launch(id, dtype, ceil_div(rows, facts.rows) * heads, 1, facts.threads,
+                              facts.shared_bytes);
   launch.variant = variant;
   post_launch(gpu, stream, launch, arguments);
 }
@@ -67,16 +66,17 @@ void post(const Gpu& gpu, Stream& stream, KernelId id, FlashVariant variant, DTy
 std::optional<FlashVariant> flash_variant(const GpuFacts& gpu, const AttentionShape& shape,
                                           DType dtype) {
   constexpr int kFirstGeneration = 8;  // with bf16 on tensor cores and asynchronous copies
-  // Offsets within a tile, and numbers of tiles and heads, have 32 bits in the kernels.
+  // In the kernels offsets within a tile, numbers of blocks and numbers of a sequence have 32 bits.
   constexpr int64_t kLongestStride = int64_t{1} << 22;
-  constexpr int64_t kMostTiles = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMostQueries = int64_t{1} << 30;
+  constexpr int64_t kMostOfSequence = int64_t{1} << 29;
   const int64_t longest =
       std::max({shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride});
-  const int64_t tiles = ceil_div(shape.seq, facts_of<FlashForward>(FlashVariant::dim64).rows);
+  const int64_t of_sequence = shape.seq * shape.q_heads;
   // The running maximum is of scores before scaling, which a factor of 0 or below would reverse.
   if ((dtype != DType::bf16 && dtype != DType::f16) || shape.scale <= 0 ||
-      gpu.major < kFirstGeneration || longest > kLongestStride || shape.seq > (int64_t{1} << 30) ||
-      tiles * shape.batch * shape.q_heads > kMostTiles) {
+      gpu.major < kFirstGeneration || longest > kLongestStride || of_sequence > kMostOfSequence ||
+      shape.batch * of_sequence > kMostQueries) {
     return std::nullopt;
   }
   for (const FlashVariant variant :
@@ -94,20 +94,22 @@ void post_flash_forward(const Gpu& gpu, Stream& stream, FlashVariant variant, DT
   const int64_t group = arguments.q_heads / arguments.kv_heads;
   arguments.is_aligned = is_aligned(arguments);
   arguments.section = section_of(arguments, arguments.q_heads, 1, group);
-  post<FlashForward>(gpu, stream, KernelId::flash_forward, variant, dtype, arguments.q_heads,
-                     arguments);
+  post<FlashForward>(gpu, stream, KernelId::flash_forward, variant, dtype, arguments.seq,
+                     arguments.batch * arguments.q_heads, arguments);
 }
 
 void post_flash_backward(const Gpu& gpu, Stream& stream, FlashVariant variant, DType dtype,
                          AttentionArguments arguments) {
   const int64_t group = arguments.q_heads / arguments.kv_heads;
   arguments.is_aligned = is_aligned(arguments);
+  post<FlashDelta>(gpu, stream, KernelId::flash_delta, variant, dtype,
+                   arguments.batch * arguments.seq * arguments.q_heads, 1, arguments);
   arguments.section = section_of(arguments, arguments.kv_heads, group, 1);
-  post<FlashBackwardKeys>(gpu, stream, KernelId::flash_backward_keys, variant, dtype,
-                          arguments.kv_heads, arguments);
+  post<FlashBackwardKeys>(gpu, stream, KernelId::flash_backward_keys, variant, dtype, arguments.seq,
+                          arguments.batch * arguments.kv_heads, arguments);
   arguments.section = section_of(arguments, arguments.q_heads, 1, group);
   post<FlashBackwardQueries>(gpu, stream, KernelId::flash_backward_queries, variant, dtype,
-                             arguments.q_heads, arguments);
+                             arguments.seq, arguments.batch * arguments.q_heads, arguments);
 }
 
 }  // namespace headrace::device::cuda

@@ -15,7 +15,7 @@ namespace headrace::device::cuda {
 std::optional<FlashVariant> flash_variant(const GpuFacts& gpu, const AttentionShape& shape,
                                           DType dtype);
 
-/// Arguments as of Kernels, checked by the caller; delta must be there for the backward pass.
+/// Arguments as of Kernels, checked by the caller. The backward pass computes delta.
 void post_flash_forward(const Gpu& gpu, Stream& stream, FlashVariant variant, DType dtype,
                         AttentionArguments arguments);
 void post_flash_backward(const Gpu& gpu, Stream& stream, FlashVariant variant, DType dtype,

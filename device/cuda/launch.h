@@ -32,6 +32,7 @@ enum class KernelId : uint8_t {
   attention_backward_keys,
   attention_backward_queries,
   flash_forward,
+  flash_delta,
   flash_backward_keys,
   flash_backward_queries,
 };

@@ -193,7 +193,7 @@ TEST(FlashPlaces, CoverEveryTileOfEveryHeadOnce) {
     const int blocks = tiles * static_cast<int>(c.batch * c.q_heads);
     for (int i = 0; i < blocks; ++i) {
       const Tile tile = Tile::of_queries(Index{i}, a);
-      queries.emplace(tile.head.statistics / c.seq, tile.first);
+      queries.emplace(tile.head.statistics(a) / c.seq, tile.first);
       EXPECT_EQ(tile.there, std::min<int64_t>(Tiles::kOwn, c.seq - tile.first));
       if (i % (tiles * c.section) == 0) {
         EXPECT_EQ(tile.first, (tiles - 1) * Tiles::kOwn) << "block " << i;
@@ -202,8 +202,8 @@ TEST(FlashPlaces, CoverEveryTileOfEveryHeadOnce) {
     const int key_blocks = tiles * static_cast<int>(c.batch * c.kv_heads);
     for (int i = 0; i < key_blocks; ++i) {
       const Tile tile = Tile::of_keys(Index{i}, a);
-      keys.emplace(tile.head.statistics / c.seq, tile.first);
-      EXPECT_EQ(tile.head.statistics / c.seq % (c.q_heads / c.kv_heads), 0);
+      keys.emplace(tile.head.statistics(a) / c.seq, tile.first);
+      EXPECT_EQ(tile.head.statistics(a) / c.seq % (c.q_heads / c.kv_heads), 0);
     }
     EXPECT_EQ(queries.size(), static_cast<size_t>(blocks));
     EXPECT_EQ(keys.size(), static_cast<size_t>(key_blocks));

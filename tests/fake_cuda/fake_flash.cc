@@ -13,7 +13,9 @@ namespace {
 using cuda::AttentionArguments;
 
 /// The operands as the interface defines them: nothing else may be touched.
-GlobalMemory memory_of(const AttentionArguments& a, bool is_forward) {
+GlobalMemory memory_of(const AttentionArguments& a, cuda::KernelId kernel) {
+  const bool is_forward = kernel == cuda::KernelId::flash_forward;
+  const bool is_statistics = is_forward || kernel == cuda::KernelId::flash_delta;
   std::vector<GlobalMatrix> matrices;
   const auto add = [&](const void* data, int64_t stride, int64_t heads, bool is_writable) {
     if (data != nullptr) {
@@ -31,7 +33,7 @@ GlobalMemory memory_of(const AttentionArguments& a, bool is_forward) {
   const int64_t rows = a.batch * a.q_heads * a.seq;
   for (float* const statistic : {a.log_sum_exp, a.delta}) {
     if (statistic != nullptr) {
-      matrices.push_back({statistic, rows, 4, 4, is_forward});
+      matrices.push_back({statistic, rows, 4, 4, is_statistics});
     }
   }
   return GlobalMemory(std::move(matrices));
@@ -49,7 +51,7 @@ struct RunFlash {
                  launch.grid_y == 1,
              "a kernel of {} threads and {} bytes is launched with {} and {}", Kernel::kThreads,
              Kernel::kSharedBytes, launch.threads, launch.shared_bytes);
-    const GlobalMemory global = memory_of(typed, launch.kernel == cuda::KernelId::flash_forward);
+    const GlobalMemory global = memory_of(typed, launch.kernel);
     for (uint32_t x = 0; x < launch.grid_x; ++x) {
       SharedMemory shared(launch.shared_bytes);
       const LockstepBlock<Kernel::kThreads> block(static_cast<int>(x), shared, global);

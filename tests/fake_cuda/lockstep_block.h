@@ -190,11 +190,28 @@ class LockstepBlock {
     return U32::template map<uint32_t>(
         [&](int i) { return is_there.at[i] ? reachable(base + offset.at[i], 2, false)->bits : 0; });
   }
+  /// The number in the lower half.
+  template <class T>
+  F32 widen(const U32& bits) const {
+    return F32::template map<float>([&](int i) { return half<T>(bits.at[i], 0); });
+  }
   template <class T>
   void store_half(T* base, const I32& offset, const U32& value, const Mask& is_there) const {
     for (int i = 0; i < kThreads; ++i) {
       if (is_there.at[i]) {
         reachable(base + offset.at[i], 2, true)->bits = static_cast<uint16_t>(value.at[i]);
+      }
+    }
+  }
+  template <class T>
+  void load_16(const T* base, const I32& offset, const Mask& is_there, U32 (&words)[4]) const {
+    for (int i = 0; i < kThreads; ++i) {
+      std::array<uint32_t, 4> values{};
+      if (is_there.at[i]) {
+        std::memcpy(values.data(), reachable(base + offset.at[i], 16, false), 16);
+      }
+      for (size_t word = 0; word < 4; ++word) {
+        words[word].at[i] = values[word];
       }
     }
   }

@@ -149,12 +149,26 @@ class FlashBlock {
     return is_there ? base[offset].bits : 0U;
   }
   template <class T>
+  __device__ __forceinline__ float widen(U32 bits) const {
+    return kernels::to_f32(T{static_cast<uint16_t>(bits)});
+  }
+  template <class T>
   __device__ __forceinline__ void store_half(T* base, I32 offset, U32 value, bool is_there) const {
     if (is_there) {
       base[offset].bits = static_cast<uint16_t>(value);
     }
   }
-  /// 16 bytes.
+  /// 16 bytes; zeros where there is nothing.
+  template <class T>
+  __device__ __forceinline__ void load_16(const T* base, I32 offset, bool is_there,
+                                          U32 (&words)[4]) const {
+    const uint4 loaded =
+        is_there ? *reinterpret_cast<const uint4*>(base + offset) : make_uint4(0, 0, 0, 0);
+    words[0] = loaded.x;
+    words[1] = loaded.y;
+    words[2] = loaded.z;
+    words[3] = loaded.w;
+  }
   template <class T>
   __device__ __forceinline__ void store_16(T* base, I32 offset, const U32 (&words)[4],
                                            bool is_there) const {

@@ -40,50 +40,46 @@ struct FlashBackwardKeys {
   using Tiles = typename FlashSizes<kVariant>::Keys;
   using Layout = FlashBackwardLayout<Tiles>;
   static constexpr int kThreads = Tiles::kThreads;
+  static constexpr int kOwn = Tiles::kOwn;
   static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
   static constexpr int kSharedBytes = Layout::kStatistics + 4 * Layout::kStatisticBytes;
 
   template <class Block>
   static HR_KERNEL void run(const Block& block, const Arguments& a) {
-    using Own = FlashOwnRows<Block, Tiles, false>;
     const auto own = FlashTile<T, Tiles>::of_keys(block, a);
     const FlashHead<T>& head = own.head;
     const int first = own.first;
-    const FlashThread<Block, Tiles> thread(block);
-
-    flash_load<Tiles, Tiles::kOwn>(block, 0, head.keys(a.k, a.k_stride, first, own.there));
+    flash_load<Tiles, Tiles::kOwn>(block, 0, head.keys(a, a.k, a.k_stride, first, own.there));
     flash_load<Tiles, Tiles::kOwn>(block, Tiles::kOwnBytes,
-                                   head.keys(a.v, a.v_stride, first, own.there));
+                                   head.keys(a, a.v, a.v_stride, first, own.there));
     FlashHead<T> coming = head;
     int coming_at = first;
     load_stage(block, a, coming, coming_at, 0);
     block.commit();
-    const Own k(thread.own(block, 0));
-    const Own v(thread.own(block, Tiles::kOwnBytes));
     FlashSums<Block, Tiles, Tiles::kHeadDim> dk;
     FlashSums<Block, Tiles, Tiles::kHeadDim> dv;
     flash_zero(dk);
     flash_zero(dv);
-    const int turns = (own.seq - first + Tiles::kStreamed - 1) / Tiles::kStreamed *
-                      static_cast<int>(a.q_heads / a.kv_heads);
-    for (int turn = 0; turn < turns; ++turn) {
+    int stage = 0;
+    for (int left = (own.seq - first + Tiles::kStreamed - 1) / Tiles::kStreamed *
+                    static_cast<int>(a.q_heads / a.kv_heads);
+         left > 0; --left) {
       const int at = coming_at;
-      const int stage = turn & 1;
       block.template wait<0>();
       block.sync();  // this stage is there, the other one is used up
-      if (turn + 1 < turns) {
+      if (left > 1) {
         coming_at += Tiles::kStreamed;
         if (coming_at >= own.seq) {
           coming_at = first;
-          coming.advance(a);
+          ++coming.q_head;
         }
         load_stage(block, a, coming, coming_at, 1 - stage);
       }
       block.commit();
-      const Turn work{at - first, flash_rows_there(own.seq, at, Tiles::kStreamed),
-                      Layout::kStages + stage * Layout::kStageBytes,
+      const Turn work{at - first, Layout::kStages + stage * Layout::kStageBytes,
                       Layout::kStatistics + 2 * stage * Layout::kStatisticBytes};
-      add_turn(block, a, thread, work, k, v, dk, dv);
+      add_turn(block, a, work, dk, dv);
+      stage = 1 - stage;
     }
     finish(block, a, dk, dv);
   }
@@ -91,7 +87,6 @@ struct FlashBackwardKeys {
  private:
   struct Turn {
     int offset;      ///< the first query less the first key
-    int queries;     ///< that are there
     int tile;        ///< of q; that of dout follows
     int statistics;  ///< log-sum-exp; delta follows
   };
@@ -103,9 +98,9 @@ struct FlashBackwardKeys {
                                const FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
     const auto own = FlashTile<T, Tiles>::of_keys(block, a);
     flash_store<T, Tiles>(block, dk, FlashFactor<Block, Tiles>(a.scale).of,
-                          own.head.mutable_keys(a.dk, a.k_stride, own.first, own.there));
+                          own.head.mutable_keys(a, a.dk, a.k_stride, own.first, own.there));
     flash_store<T, Tiles>(block, dv, FlashFactor<Block, Tiles>(1.0F).of,
-                          own.head.mutable_keys(a.dv, a.v_stride, own.first, own.there));
+                          own.head.mutable_keys(a, a.dv, a.v_stride, own.first, own.there));
   }
 
   template <class Block>
@@ -114,30 +109,31 @@ struct FlashBackwardKeys {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
     const int tile = Layout::kStages + stage * Layout::kStageBytes;
-    flash_load<Tiles, Tiles::kStreamed>(block, tile, head.queries(a.q, a.q_stride, at, there));
+    flash_load<Tiles, Tiles::kStreamed>(block, tile, head.queries(a, a.q, a.q_stride, at, there));
     flash_load<Tiles, Tiles::kStreamed>(block, tile + Tiles::kStreamedBytes,
-                                        head.queries(a.dout, a.out_stride, at, there));
+                                        head.queries(a, a.dout, a.out_stride, at, there));
     static_assert(Tiles::kThreads >= 2 * Tiles::kStreamed);
     const auto thread = block.thread();
     const auto row = thread % Tiles::kStreamed;
     const auto target =
         thread * int{sizeof(float)} + (Layout::kStatistics + 2 * stage * Layout::kStatisticBytes);
-    block.copy_async_4(target, a.log_sum_exp + head.statistics + at, row, thread < Tiles::kStreamed,
-                       row < there);
-    block.copy_async_4(target, a.delta + head.statistics + at, row,
+    block.copy_async_4(target, a.log_sum_exp + head.statistics(a) + at, row,
+                       thread < Tiles::kStreamed, row < there);
+    block.copy_async_4(target, a.delta + head.statistics(a) + at, row,
                        (thread >= Tiles::kStreamed) & (thread < 2 * Tiles::kStreamed), row < there);
   }
 
-  template <class Block, class Own>
-  static HR_KERNEL void add_turn(const Block& block, const Arguments& a,
-                                 const FlashThread<Block, Tiles>& thread, const Turn& turn,
-                                 const Own& k, const Own& v,
+  template <class Block>
+  static HR_KERNEL void add_turn(const Block& block, const Arguments& a, const Turn& turn,
                                  FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
                                  FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
     using F32 = typename Block::F32;
     const float unit = a.scale * kFlashLog2E;
+    // Worked out again where it is needed: the registers do not hold it all the time.
+    const FlashThread<Block, Tiles> thread(block);
+    const FlashOwnRows<Block, Tiles, false> k(thread.own(block, 0));
+    const FlashOwnRows<Block, Tiles, false> v(thread.own(block, Tiles::kOwnBytes));
     const int dout_tile = turn.tile + Tiles::kStreamedBytes;
-    const bool is_partly_hidden = turn.offset < Tiles::kOwn - 1 || turn.queries < Tiles::kStreamed;
     const auto statistics = thread.column * int{sizeof(float)} + turn.statistics;
     FlashSums<Block, Tiles, Tiles::kStreamed> p;
     flash_scores<T, Tiles>(block, k, thread.tall + turn.tile, p);
@@ -154,10 +150,10 @@ struct FlashBackwardKeys {
         }
       }
     }
-    if (is_partly_hidden) {
-      hide(block, turn, p);
+    if (turn.offset < Tiles::kOwn - 1) {
+      hide_earlier_queries(block, turn.offset, p);
     }
-    flash_add_weighted<T, Tiles>(block, p, thread.wide + dout_tile, dv);
+    flash_add_weighted<T, Tiles>(block, p, FlashThread<Block, Tiles>(block).wide + dout_tile, dv);
     FlashSums<Block, Tiles, Tiles::kStreamed> ds;
     flash_scores<T, Tiles>(block, v, thread.tall + dout_tile, ds);
 #pragma unroll
@@ -172,28 +168,24 @@ struct FlashBackwardKeys {
         }
       }
     }
-    if (is_partly_hidden) {
-      hide(block, turn, ds);
-    }
-    flash_add_weighted<T, Tiles>(block, ds, thread.wide + turn.tile, dk);
+    flash_add_weighted<T, Tiles>(block, ds, FlashThread<Block, Tiles>(block).wide + turn.tile, dk);
   }
 
-  /// Zero where the key comes after the query, or there is no such query.
+  /// Key r is seen by the queries from r - offset on. Queries that are not there add nothing: their
+  /// rows of q and dout are zeros, and so is their delta.
   template <class Block>
-  static HR_KERNEL void hide(const Block& block, const Turn& turn,
-                             FlashSums<Block, Tiles, Tiles::kStreamed>& sums) {
+  static HR_KERNEL void hide_earlier_queries(const Block& block, int offset,
+                                             FlashSums<Block, Tiles, Tiles::kStreamed>& p) {
     const FlashThread<Block, Tiles> thread(block);
-    const auto beyond = thread.row - thread.column - turn.offset;
+    const auto beyond = thread.row - thread.column - offset;
 #pragma unroll
-    for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
+    for (int m = 0; m < Tiles::kRowTiles; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto is_query = thread.column + (8 * n + i % 2) < turn.queries;
+      for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
 #pragma unroll
-        for (int m = 0; m < Tiles::kRowTiles; ++m) {
-          const auto is_seen = beyond + (16 * m + i / 2 * 8 - 8 * n - i % 2) <= 0;
-          sums[m][n][i] =
-              block.select(is_seen & is_query, sums[m][n][i], typename Block::F32(0.0F));
+        for (int i = 0; i < 4; ++i) {
+          p[m][n][i] = block.select(beyond + (16 * m + i / 2 * 8 - 8 * n - i % 2) > 0,
+                                    typename Block::F32(0.0F), p[m][n][i]);
         }
       }
     }
@@ -207,6 +199,7 @@ struct FlashBackwardQueries {
   using Tiles = typename FlashSizes<kVariant>::Queries;
   using Layout = FlashBackwardLayout<Tiles>;
   static constexpr int kThreads = Tiles::kThreads;
+  static constexpr int kOwn = Tiles::kOwn;
   static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
   static constexpr int kSharedBytes = Layout::kStatistics;
 
@@ -220,14 +213,14 @@ struct FlashBackwardQueries {
     const int end = first + own.there;  // of the keys that are seen
     const FlashThread<Block, Tiles> thread(block);
 
-    flash_load<Tiles, Tiles::kOwn>(block, 0, head.queries(a.q, a.q_stride, first, own.there));
+    flash_load<Tiles, Tiles::kOwn>(block, 0, head.queries(a, a.q, a.q_stride, first, own.there));
     flash_load<Tiles, Tiles::kOwn>(block, Tiles::kOwnBytes,
-                                   head.queries(a.dout, a.out_stride, first, own.there));
+                                   head.queries(a, a.dout, a.out_stride, first, own.there));
     load_stage(block, a, head, 0, 0);
     block.commit();
     Own q(thread.own(block, 0));
     Own dout(thread.own(block, Tiles::kOwnBytes));
-    const Statistics<Block> statistics(block, a, head.statistics + first, own.there);
+    const Statistics<Block> statistics(block, a, head.statistics(a) + first, own.there);
     FlashSums<Block, Tiles, Tiles::kHeadDim> dq;
     flash_zero(dq);
     if constexpr (Tiles::kHoldOwn) {
@@ -251,7 +244,7 @@ struct FlashBackwardQueries {
       flash_scores<T, Tiles>(block, dout, thread.tall + (tile + Tiles::kStreamedBytes), ds);
       statistics.apply(block, F32(a.scale * kFlashLog2E), p, ds);
       if (at + Tiles::kStreamed - 1 > first) {
-        hide(block, first - at, ds);
+        hide_later_keys(block, first - at, ds);
       }
       flash_add_weighted<T, Tiles>(block, ds, thread.wide + tile, dq);
       stage = 1 - stage;
@@ -266,7 +259,7 @@ struct FlashBackwardQueries {
                                const FlashSums<Block, Tiles, Tiles::kHeadDim>& dq) {
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
     flash_store<T, Tiles>(block, dq, FlashFactor<Block, Tiles>(a.scale).of,
-                          own.head.mutable_queries(a.dq, a.q_stride, own.first, own.there));
+                          own.head.mutable_queries(a, a.dq, a.q_stride, own.first, own.there));
   }
 
   template <class Block>
@@ -275,9 +268,9 @@ struct FlashBackwardQueries {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
     const int tile = Layout::kStages + stage * Layout::kStageBytes;
-    flash_load<Tiles, Tiles::kStreamed>(block, tile, head.keys(a.k, a.k_stride, at, there));
+    flash_load<Tiles, Tiles::kStreamed>(block, tile, head.keys(a, a.k, a.k_stride, at, there));
     flash_load<Tiles, Tiles::kStreamed>(block, tile + Tiles::kStreamedBytes,
-                                        head.keys(a.v, a.v_stride, at, there));
+                                        head.keys(a, a.v, a.v_stride, at, there));
   }
 
   /// Log-sum-exp (in units of ln 2, negative) and delta of a thread's rows.
@@ -320,8 +313,8 @@ struct FlashBackwardQueries {
 
   /// Query r sees the keys up to offset + r.
   template <class Block>
-  static HR_KERNEL void hide(const Block& block, int offset,
-                             FlashSums<Block, Tiles, Tiles::kStreamed>& ds) {
+  static HR_KERNEL void hide_later_keys(const Block& block, int offset,
+                                        FlashSums<Block, Tiles, Tiles::kStreamed>& ds) {
     const FlashThread<Block, Tiles> thread(block);
     const auto beyond = thread.column - thread.row - offset;
 #pragma unroll

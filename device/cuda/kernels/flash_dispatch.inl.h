@@ -1,6 +1,7 @@
 #pragma once
 
 #include "device/cuda/kernels/flash_backward.inl.h"
+#include "device/cuda/kernels/flash_delta.inl.h"
 #include "device/cuda/kernels/flash_forward.inl.h"
 
 /// From the names of a launch to the kernel of tensor-core attention, as dispatch.inl.h does for
@@ -43,8 +44,14 @@ bool dispatch_flash_keys(const Launch& launch, const Run& run) {
 }
 template <class Run>
 bool dispatch_flash_queries(const Launch& launch, const Run& run) {
-  return launch.kernel == KernelId::flash_backward_queries &&
-         dispatch_flash_type<FlashBackwardQueries>(launch, run);
+  switch (launch.kernel) {
+    case KernelId::flash_delta:
+      return dispatch_flash_type<FlashDelta>(launch, run);
+    case KernelId::flash_backward_queries:
+      return dispatch_flash_type<FlashBackwardQueries>(launch, run);
+    default:
+      return false;
+  }
 }
 
 }  // namespace headrace::device::cuda

@@ -13,6 +13,7 @@ struct FlashForward {
   using Arguments = AttentionArguments;
   using Tiles = typename FlashSizes<kVariant>::Forward;
   static constexpr int kThreads = Tiles::kThreads;
+  static constexpr int kOwn = Tiles::kOwn;
   static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
   static constexpr int kSharedBytes = Tiles::kOwnBytes + 2 * Tiles::kStreamedBytes;
 
@@ -27,10 +28,10 @@ struct FlashForward {
     const auto load = [&](int tile, const void* base, int64_t stride, int at) HR_KERNEL_LAMBDA {
       flash_load<Tiles, Tiles::kStreamed>(
           block, tile,
-          head.keys(base, stride, at, flash_rows_there(own.seq, at, Tiles::kStreamed)));
+          head.keys(a, base, stride, at, flash_rows_there(own.seq, at, Tiles::kStreamed)));
     };
 
-    flash_load<Tiles, Tiles::kOwn>(block, 0, head.queries(a.q, a.q_stride, first, own.there));
+    flash_load<Tiles, Tiles::kOwn>(block, 0, head.queries(a, a.q, a.q_stride, first, own.there));
     load(kKeyTile, a.k, a.k_stride, 0);
     block.commit();
     FlashSums<Block, Tiles, Tiles::kHeadDim> sums;
@@ -124,7 +125,7 @@ struct FlashForward {
     /// factor = 1 / sum; writes the log-sum-exp of the rows that are there.
     HR_KERNEL void finish(const Block& block, const Arguments& a, const FlashTile<T, Tiles>& own,
                           F32 (&factor)[Tiles::kRowTiles][2]) const {
-      float* const log_sum_exp = a.log_sum_exp + own.head.statistics + own.first;
+      float* const log_sum_exp = a.log_sum_exp + own.head.statistics(a) + own.first;
       const FlashThread<Block, Tiles> thread(block);
 #pragma unroll
       for (int m = 0; m < Tiles::kRowTiles; ++m) {
@@ -148,7 +149,7 @@ struct FlashForward {
     typename Block::F32 factor[Tiles::kRowTiles][2];
     rows.finish(block, a, own, factor);
     flash_store<T, Tiles>(block, sums, factor,
-                          own.head.mutable_queries(a.out, a.out_stride, own.first, own.there));
+                          own.head.mutable_queries(a, a.out, a.out_stride, own.first, own.there));
   }
 
   /// Query r sees the keys up to offset + r.

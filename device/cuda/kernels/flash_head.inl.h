@@ -5,54 +5,54 @@
 
 namespace headrace::device::cuda {
 
-/// The operands of one query head, or of one key head with the query heads that share it.
+/// The operands of one query head, or of one key head with the query heads that share it. Few
+/// numbers, since they stay in registers; the rest is worked out where it is needed.
 template <class T>
 struct FlashHead {
   /// `index` of batch * q_heads.
   HR_KERNEL FlashHead(const AttentionArguments& a, int index)
       : first_row(index / static_cast<int>(a.q_heads) * a.seq),
-        statistics(index * a.seq),
-        head_dim(static_cast<int>(a.head_dim)),
-        q_column(index % static_cast<int>(a.q_heads) * head_dim),
-        kv_column(index % static_cast<int>(a.q_heads) / static_cast<int>(a.q_heads / a.kv_heads) *
-                  head_dim),
-        is_aligned(a.is_aligned) {}
+        q_head(index % static_cast<int>(a.q_heads)),
+        kv_column(q_head / static_cast<int>(a.q_heads / a.kv_heads) *
+                  static_cast<int>(a.head_dim)) {}
 
   int64_t first_row;
-  int64_t statistics;  ///< of log_sum_exp and delta
-  int head_dim;
-  int q_column;
+  int q_head;
   int kv_column;
-  bool is_aligned;
 
-  /// The next query head of the same group.
-  HR_KERNEL void advance(const AttentionArguments& a) {
-    q_column += head_dim;
-    statistics += a.seq;
+  /// Where log_sum_exp and delta of the head begin.
+  HR_KERNEL int64_t statistics(const AttentionArguments& a) const {
+    return first_row * a.q_heads + q_head * a.seq;
   }
 
   /// Rows from position `at` on of q, out or their gradients.
-  HR_KERNEL FlashRows<const T> queries(const void* base, int64_t stride, int64_t at,
-                                       int there) const {
-    return rows(static_cast<const T*>(base), q_column, stride, at, there);
+  HR_KERNEL FlashRows<const T> queries(const AttentionArguments& a, const void* base,
+                                       int64_t stride, int at, int there) const {
+    return rows(a, static_cast<const T*>(base), q_column(a), stride, at, there);
   }
-  HR_KERNEL FlashRows<T> mutable_queries(const void* base, int64_t stride, int64_t at,
-                                         int there) const {
-    return rows(const_cast<T*>(static_cast<const T*>(base)), q_column, stride, at, there);
+  HR_KERNEL FlashRows<T> mutable_queries(const AttentionArguments& a, const void* base,
+                                         int64_t stride, int at, int there) const {
+    return rows(a, const_cast<T*>(static_cast<const T*>(base)), q_column(a), stride, at, there);
   }
   /// Rows of k, v or their gradients.
-  HR_KERNEL FlashRows<const T> keys(const void* base, int64_t stride, int64_t at, int there) const {
-    return rows(static_cast<const T*>(base), kv_column, stride, at, there);
+  HR_KERNEL FlashRows<const T> keys(const AttentionArguments& a, const void* base, int64_t stride,
+                                    int at, int there) const {
+    return rows(a, static_cast<const T*>(base), kv_column, stride, at, there);
   }
-  HR_KERNEL FlashRows<T> mutable_keys(void* base, int64_t stride, int64_t at, int there) const {
-    return rows(static_cast<T*>(base), kv_column, stride, at, there);
+  HR_KERNEL FlashRows<T> mutable_keys(const AttentionArguments& a, void* base, int64_t stride,
+                                      int at, int there) const {
+    return rows(a, static_cast<T*>(base), kv_column, stride, at, there);
   }
 
  private:
+  HR_KERNEL int q_column(const AttentionArguments& a) const {
+    return q_head * static_cast<int>(a.head_dim);
+  }
   template <class V>
-  HR_KERNEL FlashRows<V> rows(V* base, int column, int64_t stride, int64_t at, int there) const {
-    return {base + (first_row + at) * stride + column, static_cast<int>(stride), there, head_dim,
-            is_aligned};
+  HR_KERNEL FlashRows<V> rows(const AttentionArguments& a, V* base, int column, int64_t stride,
+                              int at, int there) const {
+    return {base + (first_row + at) * stride + column, static_cast<int>(stride), there,
+            static_cast<int>(a.head_dim), a.is_aligned};
   }
 };
 
