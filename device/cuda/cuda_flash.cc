@@ -1,7 +1,6 @@
 #include "device/cuda/cuda_flash.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "device/cuda/cuda_launch.h"
 #include "device/cuda/kernels/flash_dispatch.inl.h"
