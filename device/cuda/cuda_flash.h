@@ -6,7 +6,8 @@
 #include "device/cuda/launch.h"
 #include "device/kernels.h"
 
-/// The host side of tensor-core attention.
+/// The host side of tensor-core attention. Its sums are fp32, but probabilities and the gradients
+/// of scores are rounded to the dtype for the products that take them.
 namespace headrace::device::cuda {
 
 /// Which of its kernels run this attention on this GPU: for bf16 and f16 with heads of up to 128

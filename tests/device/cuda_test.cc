@@ -394,8 +394,7 @@ TEST_F(CudaTest, AttentionOverManySequences) {
   const Bytes size = device_->kernels().attention_scratch(shape, DType::f32);
   const auto work = device_->allocate(size);
   device_->kernels().attention_forward(*stream_, shape, DType::f32, x.data(), x.data(), x.data(),
-                                       out.data(), log_sum_exp.data<float>(),
-                                       {work->data(), size});
+                                       out.data(), log_sum_exp.data<float>(), {work->data(), size});
   EXPECT_TRUE(out.download().bits() == x.download().bits());
 }
 
