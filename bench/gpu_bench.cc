@@ -217,12 +217,12 @@ double measure_product(Bench& bench, DType dtype) {
   return rate;
 }
 
-void measure_attention(Bench& bench, double product_rate) {
+void measure_attention(Bench& bench, double product_rate, int64_t head_dim) {
   const Sizes& s = bench.sizes();
-  device::AttentionShape shape{1, s.tokens, s.heads, s.kv_heads, s.head_dim};
-  shape.scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-  shape.q_stride = shape.out_stride = s.heads * s.head_dim;
-  shape.k_stride = shape.v_stride = s.kv_heads * s.head_dim;
+  device::AttentionShape shape{1, s.tokens, s.heads, s.kv_heads, head_dim};
+  shape.scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  shape.q_stride = shape.out_stride = s.heads * head_dim;
+  shape.k_stride = shape.v_stride = s.kv_heads * head_dim;
   const auto q_like = [&] { return bench.matrix(s.tokens, shape.q_stride).data; };
   const auto k_like = [&] { return bench.matrix(s.tokens, shape.k_stride).data; };
   void* const q = q_like();
@@ -237,19 +237,19 @@ void measure_attention(Bench& bench, double product_rate) {
   const device::Workspace scratch{bench.take(size), size};
   // Two products over the causal half; five in the backward pass.
   const double flop = static_cast<double>(s.tokens) * static_cast<double>(s.tokens) *
-                      static_cast<double>(s.heads * s.head_dim);
+                      static_cast<double>(s.heads * head_dim);
   const double forward = bench.seconds_of([&] {
     bench.kernels().attention_forward(bench.stream(), shape, DType::bf16, q, k, v, out, log_sum_exp,
                                       scratch);
   });
-  print_row("attention forward, bf16", 2 * flop / forward / 1e12, "TFLOP/s", product_rate / 1e12,
-            "the product");
+  print_row(fmt::format("attention forward, bf16, heads of {}", head_dim),
+            2 * flop / forward / 1e12, "TFLOP/s", product_rate / 1e12, "the product");
   const double backward = bench.seconds_of([&] {
     bench.kernels().attention_backward(bench.stream(), shape, DType::bf16, q, k, v, out, q,
                                        log_sum_exp, dq, dk, dv, scratch);
   });
-  print_row("attention backward, bf16", 5 * flop / backward / 1e12, "TFLOP/s", product_rate / 1e12,
-            "the product");
+  print_row(fmt::format("attention backward, bf16, heads of {}", head_dim),
+            5 * flop / backward / 1e12, "TFLOP/s", product_rate / 1e12, "the product");
   bench.release();
 }
 
@@ -337,7 +337,8 @@ int run(bool on_cpu, bool quick) {
   const double fp32 = measure_product(bench, DType::f32);
   print_row("matrix product, bf16", bf16 / 1e12, "TFLOP/s", bf16 / 1e12, "itself");
   print_row("matrix product, fp32", fp32 / 1e12, "TFLOP/s", bf16 / 1e12, "bf16");
-  measure_attention(bench, bf16);
+  measure_attention(bench, bf16, bench.sizes().head_dim);
+  measure_attention(bench, bf16, bench.sizes().head_dim / 2);
   measure_block(bench, bf16);
   measure_link(bench);
   return 0;

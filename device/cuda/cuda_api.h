@@ -112,7 +112,7 @@ class CudaApi {
 };
 
 /// Version of CudaApi and of launch.h: binary and library must agree.
-inline constexpr uint32_t kCudaApiVersion = 1;
+inline constexpr uint32_t kCudaApiVersion = 2;
 /// What libheadrace_cuda.so exports, extern "C": the API if `version` is its own, else null. The
 /// caller owns it; the library is not to be unloaded.
 using CudaEntry = CudaApi*(uint32_t version);

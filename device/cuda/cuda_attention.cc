@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "base/check.h"
+#include "device/cuda/cuda_flash.h"
 #include "device/cuda/cuda_launch.h"
 #include "device/cuda/kernels/attention_grid.inl.h"
 
@@ -38,17 +38,10 @@ int64_t tile_of(const Gpu& gpu, const AttentionShape& shape) {
 template <template <class> class Kernel>
 void post_tiles(const Gpu& gpu, Stream& stream, KernelId kernel, const AttentionShape& shape,
                 DType dtype, int64_t heads, AttentionArguments arguments) {
-  if (shape.batch * heads > kMostBlocksY) {
-    throw InputError(
-        fmt::format("attention over {} sequences of {} heads is more than {} at once, which CUDA "
-                    "cannot launch; "
-                    "lower train_micro_batch_size_per_gpu",
-                    shape.batch, heads, kMostBlocksY));
-  }
   arguments.tile = tile_of<Kernel>(gpu, shape);
   post_launch(gpu, stream,
-              make_launch(kernel, dtype, ceil_div(shape.seq, arguments.tile), shape.batch * heads,
-                          kThreads, shared_bytes<Kernel>(shape, arguments.tile)),
+              make_launch(kernel, dtype, ceil_div(shape.seq, arguments.tile) * shape.batch * heads,
+                          1, kThreads, shared_bytes<Kernel>(shape, arguments.tile)),
               arguments);
 }
 
@@ -56,12 +49,20 @@ void post_tiles(const Gpu& gpu, Stream& stream, KernelId kernel, const Attention
 
 void post_attention_forward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
                             DType dtype, AttentionArguments arguments) {
+  if (const auto variant = flash_variant(gpu.facts, shape, dtype)) {
+    post_flash_forward(gpu, stream, *variant, dtype, arguments);
+    return;
+  }
   post_tiles<AttentionForward>(gpu, stream, KernelId::attention_forward, shape, dtype,
                                shape.q_heads, arguments);
 }
 
 void post_attention_backward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
                              DType dtype, AttentionArguments arguments) {
+  if (const auto variant = flash_variant(gpu.facts, shape, dtype)) {
+    post_flash_backward(gpu, stream, *variant, dtype, arguments);
+    return;
+  }
   post_launch(gpu, stream,
               make_launch(KernelId::attention_delta, dtype, shape.batch * shape.seq, shape.q_heads,
                           kDeltaThreads),

@@ -31,14 +31,23 @@ enum class KernelId : uint8_t {
   attention_delta,
   attention_backward_keys,
   attention_backward_queries,
+  flash_forward,
+  flash_delta,
+  flash_backward_keys,
+  flash_backward_queries,
 };
+
+/// Which sizes a kernel of tensor-core attention is built for: heads up to 64 or 128 elements; the
+/// small one is for GPUs with 99 KiB of shared memory for a block.
+enum class FlashVariant : uint8_t { dim64, dim128, dim128_small };
 
 /// One launch. `dtype` is T of the kernel; `target_dtype` only counts for casts and products.
 struct Launch {
   KernelId kernel = KernelId::zero_rows;
   DType dtype = DType::f32;
   DType target_dtype = DType::f32;
-  uint32_t grid_x = 1;  ///< blocks
+  FlashVariant variant = FlashVariant::dim64;  ///< of the flash kernels
+  uint32_t grid_x = 1;                         ///< blocks
   uint32_t grid_y = 1;
   uint32_t threads = 1;       ///< per block, a multiple of 32
   uint32_t shared_bytes = 0;  ///< per block
@@ -142,9 +151,9 @@ struct MatmulArguments {
 };
 
 /// Causal grouped-query attention; shapes as of device::AttentionShape. delta and log_sum_exp:
-/// [batch, q_heads, seq]. grid: forward, and backward of the queries: x tiles of `tile` queries,
-/// y batch * q_heads; backward of the keys: x tiles of keys, y batch * kv_heads; delta: x batch *
-/// seq, y q_heads.
+/// [batch, q_heads, seq]. grid: forward, and backward of the queries: x tiles of queries * batch *
+/// q_heads; backward of the keys: x tiles of keys * batch * kv_heads; delta: x batch * seq, y
+/// q_heads.
 struct AttentionArguments {
   const void* q = nullptr;
   const void* k = nullptr;
@@ -160,6 +169,10 @@ struct AttentionArguments {
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
   float scale = 0;
   int64_t tile = 0;  ///< queries and keys of a tile: a multiple of 4, 64 at most
+  // Of the flash kernels alone:
+  int64_t section = 1;  ///< heads that are worked on before the next ones begin
+  bool is_aligned =
+      false;  ///< 8 elements at a time begin at multiples of 16 bytes, in all operands
 };
 
 }  // namespace headrace::device::cuda

@@ -5,6 +5,7 @@
 #include "device/cuda/kernels/dispatch.inl.h"
 #include "tests/fake_cuda/fake_block.h"
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fake_cuda/fake_flash.h"
 // Last: nothing is fused from here on, as nvcc is told too.
 #include "base/exact_float.h"
 
@@ -110,11 +111,11 @@ float dot(const float* a, const float* b, int64_t count) {
 }  // namespace
 
 bool run_kernel(const Launch& launch, const void* arguments) {
-  return dispatch(launch, RunBlocks{launch, arguments});
+  return run_flash_kernel(launch, arguments) || dispatch(launch, RunBlocks{launch, arguments});
 }
 
 size_t argument_bytes(const Launch& launch) {
-  size_t size = 0;
+  size_t size = flash_argument_bytes(launch);
   dispatch(launch, ArgumentBytes{size});
   return size;
 }

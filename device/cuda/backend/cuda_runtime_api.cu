@@ -164,8 +164,11 @@ class RuntimeApi final : public CudaApi {
   Status launch(const Launch& launch, const void* arguments, StreamHandle stream) override {
     cudaError_t result = cudaErrorInvalidDeviceFunction;
     if (!launch_elementwise(launch, arguments, stream, result) &&
-        !launch_rows(launch, arguments, stream, result)) {
-      launch_tiles(launch, arguments, stream, result);
+        !launch_rows(launch, arguments, stream, result) &&
+        !launch_tiles(launch, arguments, stream, result) &&
+        !launch_flash_forward(launch, arguments, stream, result) &&
+        !launch_flash_keys(launch, arguments, stream, result)) {
+      launch_flash_queries(launch, arguments, stream, result);
     }
     return status_of(result);
   }

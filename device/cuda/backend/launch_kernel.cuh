@@ -7,6 +7,24 @@
 
 namespace headrace::device::cuda {
 
+inline cudaError_t launch_entry(const void* entry, uint32_t most_threads, const Launch& launch,
+                                const void* arguments, cudaStream_t stream) {
+  constexpr uint32_t kWithoutOptIn = 48 << 10;
+  if (launch.threads > most_threads) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (launch.shared_bytes > kWithoutOptIn) {
+    const cudaError_t refused = cudaFuncSetAttribute(
+        entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(launch.shared_bytes));
+    if (refused != cudaSuccess) {
+      return refused;
+    }
+  }
+  void* pointers[] = {const_cast<void*>(arguments)};
+  return cudaLaunchKernel(entry, dim3(launch.grid_x, launch.grid_y), dim3(launch.threads), pointers,
+                          launch.shared_bytes, stream);
+}
+
 /// Launches the kernel that a dispatch function finds; for kernels of at most kThreads threads.
 template <uint32_t kThreads>
 struct LaunchKernel {
@@ -17,22 +35,8 @@ struct LaunchKernel {
 
   template <class Kernel>
   bool operator()() const {
-    constexpr uint32_t kWithoutOptIn = 48 << 10;
-    const auto* const entry = reinterpret_cast<const void*>(&kernel_entry<Kernel, kThreads>);
-    if (launch.threads > kThreads) {
-      result = cudaErrorInvalidConfiguration;
-      return true;
-    }
-    if (launch.shared_bytes > kWithoutOptIn) {
-      result = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(launch.shared_bytes));
-      if (result != cudaSuccess) {
-        return true;
-      }
-    }
-    void* pointers[] = {const_cast<void*>(arguments)};
-    result = cudaLaunchKernel(entry, dim3(launch.grid_x, launch.grid_y), dim3(launch.threads),
-                              pointers, launch.shared_bytes, stream);
+    result = launch_entry(reinterpret_cast<const void*>(&kernel_entry<Kernel, kThreads>), kThreads,
+                          launch, arguments, stream);
     return true;
   }
 };
@@ -44,5 +48,11 @@ bool launch_rows(const Launch& launch, const void* arguments, cudaStream_t strea
                  cudaError_t& result);
 bool launch_tiles(const Launch& launch, const void* arguments, cudaStream_t stream,
                   cudaError_t& result);
+bool launch_flash_forward(const Launch& launch, const void* arguments, cudaStream_t stream,
+                          cudaError_t& result);
+bool launch_flash_keys(const Launch& launch, const void* arguments, cudaStream_t stream,
+                       cudaError_t& result);
+bool launch_flash_queries(const Launch& launch, const void* arguments, cudaStream_t stream,
+                          cudaError_t& result);
 
 }  // namespace headrace::device::cuda

@@ -65,6 +65,19 @@ HR_KERNEL void add_weighted(const Block& block, const AttentionTiles& tiles, con
                         HR_KERNEL_LAMBDA { sum[r * length + c] += value; });
 }
 
+/// Which tile of which head a block has: the same tile of all heads, then the next tile.
+struct AttentionPlace {
+  int64_t tile;
+  int64_t sequence;
+  int64_t head;  ///< of `heads`
+
+  template <class Block>
+  HR_KERNEL AttentionPlace(const Block& block, const AttentionArguments& a, int64_t heads)
+      : tile(block.index_x() / (a.batch * heads)),
+        sequence(block.index_x() % (a.batch * heads) / heads),
+        head(block.index_x() % heads) {}
+};
+
 /// Where the parts of one (sequence, head) begin.
 template <class T>
 struct AttentionHead {
@@ -102,9 +115,10 @@ struct AttentionForward {
   template <class Block>
   static HR_KERNEL void run(const Block& block, const Arguments& a) {
     const AttentionTiles tiles(a.tile, a.head_dim);
-    const AttentionHead<T> head(a, block.index_y() / a.q_heads, block.index_y() % a.q_heads);
+    const AttentionPlace place(block, a, a.q_heads);
+    const AttentionHead<T> head(a, place.sequence, place.head);
     // The last queries see most keys: they start first.
-    const int64_t q_tile = (a.seq + a.tile - 1) / a.tile - 1 - block.index_x();
+    const int64_t q_tile = (a.seq + a.tile - 1) / a.tile - 1 - place.tile;
     const int64_t first = q_tile * a.tile;
     const int there = rows_there(a, first);
     const int dim_there = static_cast<int>(a.head_dim);
@@ -287,11 +301,11 @@ struct AttentionBackwardKeys {
   template <class Block>
   static HR_KERNEL void run(const Block& block, const Arguments& a) {
     const AttentionTiles tiles(a.tile, a.head_dim);
-    const int64_t sequence = block.index_y() / a.kv_heads;
+    const AttentionPlace place(block, a, a.kv_heads);
     const int64_t group = a.q_heads / a.kv_heads;
-    const int64_t first_head = block.index_y() % a.kv_heads * group;
-    const AttentionHead<T> key_head(a, sequence, first_head);
-    const int64_t k_first = block.index_x() * a.tile;
+    const int64_t first_head = place.head * group;
+    const AttentionHead<T> key_head(a, place.sequence, first_head);
+    const int64_t k_first = place.tile * a.tile;
     const int keys = rows_there(a, k_first);
     const int dim_there = static_cast<int>(a.head_dim);
     auto* const base = block.template shared<float>();
@@ -316,7 +330,7 @@ struct AttentionBackwardKeys {
     fill_tile(block, dk, tiles.tile * tiles.length, 0.0F);
     fill_tile(block, dv, tiles.tile * tiles.length, 0.0F);
     for (int64_t h = first_head; h < first_head + group; ++h) {
-      const AttentionHead<T> head(a, sequence, h);
+      const AttentionHead<T> head(a, place.sequence, h);
       for (int64_t first = k_first; first < a.seq; first += a.tile) {
         const int there = rows_there(a, first);
         load_tile(block, head.q_rows(a.q, a.q_stride, first), a.q_stride, there, dim_there, a.scale,
@@ -352,8 +366,9 @@ struct AttentionBackwardQueries {
   template <class Block>
   static HR_KERNEL void run(const Block& block, const Arguments& a) {
     const AttentionTiles tiles(a.tile, a.head_dim);
-    const AttentionHead<T> head(a, block.index_y() / a.q_heads, block.index_y() % a.q_heads);
-    const int64_t first = ((a.seq + a.tile - 1) / a.tile - 1 - block.index_x()) * a.tile;
+    const AttentionPlace place(block, a, a.q_heads);
+    const AttentionHead<T> head(a, place.sequence, place.head);
+    const int64_t first = ((a.seq + a.tile - 1) / a.tile - 1 - place.tile) * a.tile;
     const int there = rows_there(a, first);
     const int dim_there = static_cast<int>(a.head_dim);
     auto* const base = block.template shared<float>();
