@@ -35,9 +35,7 @@ struct MemoryRequest {
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
   scheduler::Rates rates;  ///< by which orders are compared, until they are measured
   std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
-  bool fp32_gradients = false;  ///< sums of gradients are not rounded to the compute dtype
-  /// Else optimizer state without an offload setting lives in the host, where the CPU updates it.
-  bool device_is_host_addressable = true;
+  bool fp32_gradients = false;    ///< sums of gradients are not rounded to the compute dtype
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.

@@ -38,13 +38,6 @@ int64_t tile_of(const Gpu& gpu, const AttentionShape& shape) {
 template <template <class> class Kernel>
 void post_tiles(const Gpu& gpu, Stream& stream, KernelId kernel, const AttentionShape& shape,
                 DType dtype, int64_t heads, AttentionArguments arguments) {
-  if (shape.batch * heads > kMostBlocksY) {
-    throw InputError(
-        fmt::format("attention over {} sequences of {} heads is more than {} at once, which CUDA "
-                    "cannot launch; "
-                    "lower train_micro_batch_size_per_gpu",
-                    shape.batch, heads, kMostBlocksY));
-  }
   arguments.tile = tile_of<Kernel>(gpu, shape);
   post_launch(gpu, stream,
               make_launch(kernel, dtype, ceil_div(shape.seq, arguments.tile), shape.batch * heads,

@@ -254,6 +254,7 @@ void Resolver::resolve_headrace() {
   settings.policy = context_.policy.value_or(policy_of(own.policy()));
   note_unread_limits();
   settings.link_limit = bytes_if(own.has_link_limit(), own.link_limit());
+  settings.tf32 = own.tf32();
   settings.vocab_tile = own.vocab_tile();
   settings.max_shard_size = Bytes(own.max_shard_size());
   settings.seed =
@@ -322,6 +323,10 @@ void Resolver::resolve_compute() {
     problems_.add(
         "headrace.device_memory: with headrace.compute = host there is no device tier; remove one "
         "of the two");
+  }
+  if (settings.tf32 && (settings.dtype != DType::f32 || !context_.has_gpu)) {
+    note(LogLevel::info, "headrace.tf32: has no effect, {}",
+         settings.dtype != DType::f32 ? "the training is not in fp32" : "there is no GPU");
   }
   const OffloadSettings& offload = settings.offload;
   if (offload.optimizer_ratio.value_or(1) < 1 &&

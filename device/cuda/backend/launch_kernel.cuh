@@ -30,8 +30,9 @@ struct LaunchKernel {
         return true;
       }
     }
-    void* pointers[] = {const_cast<void*>(arguments)};
-    result = cudaLaunchKernel(entry, dim3(launch.grid_x, launch.grid_y), dim3(launch.threads),
+    uint32_t width = launch.grid_x;
+    void* pointers[] = {const_cast<void*>(arguments), &width};
+    result = cudaLaunchKernel(entry, dim3(launch.grid_x * launch.grid_y), dim3(launch.threads),
                               pointers, launch.shared_bytes, stream);
     return true;
   }
@@ -42,6 +43,8 @@ bool launch_elementwise(const Launch& launch, const void* arguments, cudaStream_
                         cudaError_t& result);
 bool launch_rows(const Launch& launch, const void* arguments, cudaStream_t stream,
                  cudaError_t& result);
+bool launch_optimizer(const Launch& launch, const void* arguments, cudaStream_t stream,
+                      cudaError_t& result);
 bool launch_tiles(const Launch& launch, const void* arguments, cudaStream_t stream,
                   cudaError_t& result);
 
