@@ -38,8 +38,8 @@ HR_KERNEL double square_f64(T stored) {
 /// Sum of values[i]^2 in fp64; NaN or inf exactly when a value is not finite.
 template <class Block, class T>
 HR_KERNEL double sum_of_squares(const Block& block, const T* values, int64_t count) {
-  return block.reduce_sum_f64(
-      count, [=](int64_t i) HR_KERNEL_LAMBDA { return square_f64(values[i]); });
+  return block.reduce_sum_f64(count,
+                              [=](int64_t i) HR_KERNEL_LAMBDA { return square_f64(values[i]); });
 }
 
 /// out[i] = silu(gate[i]) * up[i]; out may be gate or up.
