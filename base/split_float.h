@@ -17,7 +17,7 @@ struct SplitFloat {
   uint16_t low = 0;     ///< low 16 bits of the fp32 value
 };
 
-inline SplitFloat split(float value) {
+constexpr SplitFloat split(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (value != value) {
     return {static_cast<uint16_t>((bits >> 16U) | 0x40U), 0};
@@ -25,7 +25,7 @@ inline SplitFloat split(float value) {
   return {static_cast<uint16_t>((bits + 0x8000U) >> 16U), static_cast<uint16_t>(bits)};
 }
 
-inline float join(SplitFloat halves) {
+constexpr float join(SplitFloat halves) {
   // Rounding up carried into the weight exactly where the top bit of `low` is set.
   const uint32_t low = halves.low;
   const uint32_t carried = (low & 0x8000U) << 1U;

@@ -200,6 +200,38 @@ void measure_loss(Bench& bench, double copy_rate) {
   bench.release();
 }
 
+/// The optimizer where its state lives on the device: a split master and fp32 moments.
+void measure_optimizer(Bench& bench, double copy_rate) {
+  const Elements count(bench.sizes().tokens * bench.sizes().intermediate);
+  device::OptimizerArrays arrays;
+  arrays.count = count.count();
+  arrays.master_low = reinterpret_cast<uint16_t*>(bench.take(bytes_for(count, DType::u16)));
+  arrays.weight = bench.take(bytes_for(count, DType::bf16));
+  arrays.moment1 = bench.floats(count.count());
+  arrays.moment2 = bench.floats(count.count());
+  arrays.gradient = bench.take(bytes_for(count, DType::bf16));
+  arrays.gradient_dtype = DType::bf16;
+  bench.stream().fill_zero_async(arrays.moment2, bytes_for(count, DType::f32));
+  device::OptimizerStep step;
+  step.beta1 = 0.9F;
+  step.one_minus_beta1 = 0.1F;
+  step.beta2 = 0.999F;
+  step.one_minus_beta2 = 0.001F;
+  step.eps = 1e-8F;
+  step.step_size = 1e-6F;
+  auto* const flag = reinterpret_cast<int32_t*>(bench.take(Bytes(64)));
+  const auto n = static_cast<double>(count.count());
+  // Weight, low half and two moments in and out, the gradient in: 13 times 2 bytes.
+  measure_kernel(bench, copy_rate, "AdamW, split master", 13 * n,
+                 [&] { bench.kernels().optimizer_update(bench.stream(), step, arrays, flag); });
+  auto* const sums = reinterpret_cast<double*>(
+      bench.take(Bytes(device::statistics_blocks(count) * int64_t{sizeof(double)})));
+  measure_kernel(bench, copy_rate, "gradient norm", n, [&] {
+    bench.kernels().gradient_statistics(bench.stream(), arrays.gradient, DType::bf16, count, sums);
+  });
+  bench.release();
+}
+
 /// FLOP per second of a [tokens, hidden] by [hidden, intermediate] product.
 double measure_product(Bench& bench, DType dtype) {
   const Sizes& s = bench.sizes();
@@ -325,7 +357,7 @@ int run(bool on_cpu, bool quick) {
       return 1;
     }
     fmt::print("{}\n\n", search.gpu->description);
-    device = search.gpu->make_device();
+    device = search.gpu->make_device({});
   }
   Bench bench(*device, quick ? quick_sizes() : Sizes());
   fmt::print("| what | rate | limit |\n|---|---|---|\n");
@@ -333,6 +365,7 @@ int run(bool on_cpu, bool quick) {
   measure_elementwise(bench, copy_rate);
   measure_rows(bench, copy_rate);
   measure_loss(bench, copy_rate);
+  measure_optimizer(bench, copy_rate);
   const double bf16 = measure_product(bench, DType::bf16);
   const double fp32 = measure_product(bench, DType::f32);
   print_row("matrix product, bf16", bf16 / 1e12, "TFLOP/s", bf16 / 1e12, "itself");

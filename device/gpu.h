@@ -10,13 +10,21 @@
 
 namespace headrace::device {
 
+/// How a GPU computes.
+struct GpuOptions {
+  /// fp32 products may round their operands to tf32 (10 bits of mantissa), which is several times
+  /// as fast.
+  bool tf32 = false;
+};
+
 /// A GPU that can be used.
 struct GpuFound {
   std::string name;         ///< "NVIDIA H200"
+  std::string pci_address;  ///< "0000:3b:00.0"
   std::string description;  ///< "NVIDIA H200, compute capability 9.0, 139.8 GiB, CUDA 13.0 ..."
   Bytes memory;
   Bytes free_memory;  ///< now
-  std::function<std::unique_ptr<Device>()> make_device;
+  std::function<std::unique_ptr<Device>(const GpuOptions& options)> make_device;
 };
 
 /// What a search came to: a GPU, or why there is none.

@@ -103,6 +103,11 @@ void check_matmul(const Matrix& a, const Matrix& b, const Matrix& c) {
   check_matrix(c, "matmul c");
 }
 
+void check_matmul_bias(const Matrix& a, const void* bias, const Matrix& c) {
+  check_same_dtype(a, c, "matmul with a bias, a and c");
+  check_add_bias(c, bias);
+}
+
 void check_table_range(TableRange range, int64_t rows) {
   HR_CHECK(range.first >= 0 && range.first + rows <= range.vocabulary,
            "embedding: a table of entries {} to {} of a vocabulary of {}", range.first,
@@ -216,6 +221,45 @@ void check_cast(const void* source, DType source_dtype, void* target, DType targ
   check_matrix({const_cast<void*>(source), source_dtype, 1, count.count(), count.count()},
                "cast source");
   check_matrix({target, target_dtype, 1, count.count(), count.count()}, "cast target");
+}
+
+void check_optimizer_update(const OptimizerStep& step, const OptimizerArrays& arrays,
+                            const int32_t* not_finite) {
+  const int64_t count = arrays.count;
+  const auto check_array = [&](const void* array, DType dtype, const char* name) {
+    check_matrix({const_cast<void*>(array), dtype, 1, count, count}, name);
+  };
+  HR_CHECK(static_cast<int>(arrays.master != nullptr) +
+                       static_cast<int>(arrays.master_low != nullptr) +
+                       static_cast<int>(arrays.weight_is_master) ==
+                   1 ||
+               count == 0,
+           "{} elements need one of master, master_low and weight_is_master", count);
+  if (arrays.master != nullptr) {
+    check_array(arrays.master, DType::f32, "optimizer master");
+  } else {
+    HR_CHECK(arrays.weight_dtype == DType::bf16, "a master of {} weights",
+             to_string(arrays.weight_dtype));
+    check_array(arrays.weight, DType::bf16, "optimizer weights");
+  }
+  HR_CHECK(arrays.weight_dtype == DType::bf16 || arrays.weight_dtype == DType::f16,
+           "optimizer weights of {}", to_string(arrays.weight_dtype));
+  HR_CHECK(arrays.moment_dtype == DType::f32 || arrays.moment_dtype == DType::bf16, "moments of {}",
+           to_string(arrays.moment_dtype));
+  const int moments = moment_arrays(step);
+  check_pointer(arrays.moment1, moments > 0 ? count : 0, "optimizer moment");
+  check_pointer(arrays.moment2, moments > 1 ? count : 0, "optimizer second moment");
+  if (step.rule != OptimizerRule::rewrite) {
+    check_array(arrays.gradient, arrays.gradient_dtype, "optimizer gradient");
+  }
+  check_pointer(not_finite, 1, "optimizer flag");
+}
+
+void check_gradient_statistics(const void* gradient, DType dtype, Elements count,
+                               const double* sums) {
+  check_matrix({const_cast<void*>(gradient), dtype, 1, count.count(), count.count()},
+               "gradient to measure");
+  check_pointer(sums, count.count(), "gradient statistics");
 }
 
 void check_attention_forward(const AttentionShape& shape, const void* q, const void* k,

@@ -16,6 +16,7 @@ void check_matmul_shapes(const Matrix& a, bool transpose_a, const Matrix& b, boo
 void check_attention_shape(const AttentionShape& shape, DType dtype);
 
 void check_matmul(const Matrix& a, const Matrix& b, const Matrix& c);
+void check_matmul_bias(const Matrix& a, const void* bias, const Matrix& c);
 /// The rows of a table lie in its vocabulary.
 void check_table_range(TableRange range, int64_t rows);
 void check_embedding_forward(const Matrix& table, TableRange range, const int32_t* ids,
@@ -37,6 +38,10 @@ void check_bias_gradient(const Matrix& dy, void* dbias);
 void check_accumulate(const void* source, DType source_dtype, float* target, Elements count);
 void check_cast(const void* source, DType source_dtype, void* target, DType target_dtype,
                 Elements count);
+void check_optimizer_update(const OptimizerStep& step, const OptimizerArrays& arrays,
+                            const int32_t* not_finite);
+void check_gradient_statistics(const void* gradient, DType dtype, Elements count,
+                               const double* sums);
 void check_attention_forward(const AttentionShape& shape, const void* q, const void* k,
                              const void* v, void* out, float* log_sum_exp);
 void check_attention_backward(const AttentionShape& shape, const void* q, const void* k,

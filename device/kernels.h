@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "base/units.h"
 #include "device/device.h"
+#include "device/optimizer.h"
 
 namespace headrace::device {
 
@@ -68,6 +69,11 @@ class Kernels {
   /// dtype; c has it or is f32. Accumulates in fp32.
   virtual void matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
                       bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) = 0;
+  /// c = op_a(a) * op_b(b) + bias for every row; bias: [c.columns] in the dtype of a, b and c. The
+  /// sum may be rounded once or twice. Scratch as of matmul.
+  virtual void matmul_bias(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                           bool transpose_b, const void* bias, const Matrix& c,
+                           Workspace scratch) = 0;
   /// Scratch that matmul of these shapes may need.
   virtual Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                                const Matrix& c) const = 0;
@@ -115,6 +121,16 @@ class Kernels {
   /// target = source, converting between f32, bf16 and f16.
   virtual void cast(Stream& stream, const void* source, DType source_dtype, void* target,
                     DType target_dtype, Elements count) = 0;
+
+  // --- optimizer -------------------------------------------------------------------------------
+  /// One step over the arrays, which are in device memory: the same bits as engine::update().
+  /// *not_finite becomes 1 where a new master or moment is not finite, and else stays.
+  virtual void optimizer_update(Stream& stream, const OptimizerStep& step,
+                                const OptimizerArrays& arrays, int32_t* not_finite) = 0;
+  /// sums[b] = sum of the squares of block b of kStatisticsBlock elements, in double: NaN or inf
+  /// exactly where one is not finite; the same bits as cpu::gradient_stats().
+  virtual void gradient_statistics(Stream& stream, const void* gradient, DType dtype,
+                                   Elements count, double* sums) = 0;
 
   // --- attention -------------------------------------------------------------------------------
   /// out = softmax(scale * q k^T, causal) v per head; log_sum_exp: [batch, q_heads, seq] fp32 out.

@@ -28,11 +28,8 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
       rates_(options.memory.rates),
       compute_stream_(device_->create_stream("hr-compute")),
       pace_(options.least_seconds, *compute_stream_) {
-  const Placement& placement = plan_.layout.placement;
-  HR_CHECK(device_->is_host_addressable() ||
-               (placement.compute == Tier::device && placement.update() == Tier::host &&
-                state_bytes(plan_.layout).optimizer_on_device == Bytes(0)),
-           "{} cannot work on host memory, nor the CPU on its", device_->name());
+  HR_CHECK(device_->is_host_addressable() || plan_.has_device(), "{} cannot work on host memory",
+           device_->name());
   allocate_memory(options);
   open_store(options);
   down_stream_ = create_copy_stream("hr-to-device", options.link_limit);
@@ -56,8 +53,8 @@ Engine::~Engine() = default;
 void Engine::allocate_memory(const EngineOptions& options) {
   const Bytes fixed = plan_.tokens + plan_.workspace;
   const Bytes host_size = plan_.host_arena + (plan_.has_device() ? Bytes(0) : fixed);
-  host_memory_ =
-      std::make_unique<tiers::HostMemory>(host_size, options.pin_memory, options.numa_node);
+  host_memory_ = std::make_unique<tiers::HostMemory>(
+      host_size, options.pin_memory, options.numa_node ? options.numa_node : options.memory_node);
   std::byte* fixed_base = host_memory_->data() + plan_.host_arena.count();
   host_arena_ = std::make_unique<tiers::Arena>(Tier::host, host_memory_->data(), plan_.host_arena);
   if (plan_.has_device()) {
@@ -70,8 +67,9 @@ void Engine::allocate_memory(const EngineOptions& options) {
     fixed_base = device_memory_->data() + plan_.device_arena.count();
   }
   scratch_.tokens = fixed_base;
-  // The last 64 bytes of the token region hold the loss.
+  // The last 64 bytes of the token region hold the loss, and a flag of the optimizer.
   scratch_.loss_sum = reinterpret_cast<double*>(fixed_base + plan_.tokens.count() - 64);
+  scratch_.not_finite = reinterpret_cast<int32_t*>(scratch_.loss_sum + 1);
   scratch_.workspace = {fixed_base + plan_.tokens.count(), plan_.workspace};
 }
 
@@ -246,7 +244,7 @@ bool Engine::should_speculate(const StepNumbers& numbers) {
 void Engine::redo_updates(StepNumbers& numbers, EngineReport& report, TimelineRecorder* recorder) {
   forget_changes();
   if (numbers.skipped && plan_.layout.placement.weights == Tier::nvme) {
-    numbers.weights_finite = true;
+    numbers.host_updates_finite = true;
     return;  // every value that the step has changed is back
   }
   const EngineReport redo = run(*plan_.redo, bodies_->redo(*plan_.redo, numbers), recorder);

@@ -35,7 +35,7 @@ namespace headrace::engine {
 struct WorkRates {
   double flops = 150e9;        ///< of the network
   double cpu_bytes = 10e9;     ///< optimizer and accumulation on the host
-  double device_bytes = 10e9;  ///< accumulation on the device
+  double device_bytes = 10e9;  ///< the same on the device
 };
 
 struct EngineOptions {
@@ -57,7 +57,8 @@ struct EngineOptions {
   std::vector<std::string> nvme_paths;
   std::vector<double> nvme_weights;  ///< share of the data per path, any scale; empty: equal
   std::string run_id;
-  std::optional<int> numa_node;  ///< of host memory and optimizer threads; empty: all nodes
+  std::optional<int> numa_node;    ///< of host memory and optimizer threads; empty: all nodes
+  std::optional<int> memory_node;  ///< of host memory alone, where numa_node is empty
   Bytes nvme_budget;
   bool verify_reads = true;
   bool nvme_prewrite = false;

@@ -13,22 +13,23 @@ std::optional<device::GpuFound> find_gpu_for(const Settings& settings) {
   if (settings.compute != ComputePlace::device) {
     return std::nullopt;
   }
-  device::GpuSearch search = device::find_gpu();
-  if (!search.gpu) {
+  if (!settings.gpu.gpu) {
     log_message_once(LogLevel::info, "device-tier-emulated",
                      fmt::format("no GPU is used ({}): the device tier is emulated in host memory",
-                                 search.refusal));
+                                 settings.gpu.refusal));
   }
-  return std::move(search.gpu);
+  return settings.gpu.gpu;
 }
 
-void apply_gpu_rules(MemoryRequest& request) {
-  request.device_is_host_addressable = false;
-  if (request.offload_ratio.value_or(1) < 1) {
-    log_info(
-        "offload_optimizer.ratio has no effect on a GPU: the CPU updates all of the optimizer");
+std::optional<int> memory_node_for(const std::optional<int>& gpu_node, const MemoryRequest& request,
+                                   const std::vector<tiers::NumaNode>& nodes) {
+  if (!gpu_node || nodes.size() < 2 || request.offload_optimizer) {
+    return std::nullopt;
   }
-  request.offload_ratio = 1;
+  const auto near = std::find_if(nodes.begin(), nodes.end(), [&](const tiers::NumaNode& node) {
+    return node.os_index == *gpu_node;
+  });
+  return near != nodes.end() && near->memory >= request.host_memory ? gpu_node : std::nullopt;
 }
 
 Bytes gpu_headroom(Bytes memory) {
@@ -37,15 +38,19 @@ Bytes gpu_headroom(Bytes memory) {
   return std::max(kMiB * 512, Bytes(memory.count() / 50));
 }
 
-void use_gpu(EngineOptions& options, const device::GpuFound& gpu) {
-  options.make_device = gpu.make_device;
-  apply_gpu_rules(options.memory);
+void use_gpu(EngineOptions& options, const device::GpuFound& gpu, const device::GpuOptions& how) {
+  options.make_device = [make = gpu.make_device, how] { return make(how); };
   if (!options.memory.device_memory) {
     const Bytes headroom = gpu_headroom(gpu.memory);
     options.memory.device_memory = std::max(gpu.free_memory - headroom, Bytes(0));
     log_info("device memory: {} of the {} that the GPU has free; {} are left to CUDA",
              format_bytes(*options.memory.device_memory), format_bytes(gpu.free_memory),
              format_bytes(headroom));
+  }
+  options.memory_node = memory_node_for(tiers::pci_numa_node(gpu.pci_address), options.memory,
+                                        tiers::detect_topology().numa_nodes);
+  if (options.memory_node && !options.numa_node) {
+    log_info("host memory is on NUMA node {}, as the GPU is", *options.memory_node);
   }
   log_info("computing on {}", gpu.description);
 }

@@ -118,7 +118,7 @@ Placement make_placement(const MemoryRequest& request) {
   placement.compute = request.device_memory ? Tier::device : Tier::host;
   placement.weights = request.offload_param.value_or(placement.compute);
   placement.optimizer = request.offload_optimizer.value_or(
-      request.device_is_host_addressable ? placement.compute : Tier::host);
+      request.can_update_on_device() ? placement.compute : Tier::host);
   placement.gradients = placement.optimizer;
   placement.activations = placement.compute;
   if (request.host_activations) {

@@ -37,13 +37,14 @@ struct MemoryRequest {
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
   scheduler::Rates rates;  ///< by which orders are compared, until they are measured
   std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
-  bool fp32_gradients = false;  ///< sums of gradients are not rounded to the compute dtype
-  /// Else optimizer state without an offload setting lives in the host, where the CPU updates it.
-  bool device_is_host_addressable = true;
+  bool fp32_gradients = false;    ///< sums of gradients are not rounded to the compute dtype
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.
   bool updates_need_norm = true;
+
+  /// 8-bit moments are updated by the CPU alone.
+  bool can_update_on_device() const { return state.moment_dtype != DType::u8; }
 
   /// Values on disk are overwritten: the next step needs no room. Only where all of the state lives
   /// there, for state in memory is written at checkpoints only.

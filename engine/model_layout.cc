@@ -102,7 +102,11 @@ class LayoutBuilder {
       shard.first = first;
       shard.count = std::min(shard_max, spec.count - first);
       const Tier home = cut_to_home(shard);
-      shard.update_tier = home == Tier::device ? Tier::device : Tier::host;
+      if (home == Tier::device) {
+        shard.update_tier = Tier::device;
+        shard.statistics = device_blocks_;
+        device_blocks_ += device::statistics_blocks(shard.count);
+      }
       end = shard.first + shard.count;
       const std::string suffix = "." + std::to_string(module.shards.size());
       shard.state = table_.persistent(spec.name + ".optimizer" + suffix,
@@ -150,8 +154,11 @@ class LayoutBuilder {
   }
 
   ModelLayout take() {
-    layout_.gradient_norm =
-        table_.transient("gradient_norm", Bytes(1), options_.placement.update());
+    layout_.gradient_norm = table_.transient("gradient_norm", Bytes(1), Tier::host);
+    if (device_blocks_ > 0) {
+      const Bytes size(device_blocks_ * static_cast<int64_t>(sizeof(double)));
+      layout_.device_statistics = table_.transient("device_statistics", size, Tier::host);
+    }
     return std::move(layout_);
   }
 
@@ -223,7 +230,8 @@ class LayoutBuilder {
       return;
     }
     const bool in_turns = options_.order == AccumulationOrder::layer_major &&
-                          options_.micro_batches > 1 && !options_.accumulate_on_device;
+                          options_.micro_batches > 1 && !options_.accumulate_on_device &&
+                          options_.placement.update() != Tier::device;
     for (int i = 0; i < (in_turns ? 2 : 1); ++i) {
       module.gradients.push_back(
           table_.transient(spec.name + ".gradient." + std::to_string(i), size, floor));
@@ -249,6 +257,7 @@ class LayoutBuilder {
   ObjectTable table_;
   Elements left_on_device_;
   Elements added_;  ///< of the modules so far
+  int64_t device_blocks_ = 0;  ///< of statistics, of the shards that are updated on the device
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/tier.h"
 #include "base/units.h"
+#include "device/optimizer.h"
 #include "engine/accumulation_order.h"
 #include "engine/state_format.h"
 #include "engine/update_mode.h"
@@ -24,8 +25,8 @@ struct Placement {
   Tier optimizer = Tier::host;    ///< home of master weights and moments
   Tier gradients = Tier::host;    ///< slowest tier that may hold gradient accumulators
   Tier activations = Tier::host;  ///< slowest tier that may hold saved activations
-  /// Where optimizer and gradient accumulation run: on the host unless the optimizer lives on the
-  /// device.
+  /// Where optimizer and gradient accumulation run, but for a share of the optimizer that stays on
+  /// the device: on the host unless all of the optimizer lives on the device.
   Tier update() const { return optimizer == Tier::device ? Tier::device : Tier::host; }
 };
 
@@ -33,8 +34,12 @@ struct Placement {
 struct Shard {
   Elements first;
   Elements count;
-  ObjectId state{};               ///< optimizer state, as ModelLayout::state says
-  Tier update_tier = Tier::host;  ///< where optimizer and statistics find what they work on
+  ObjectId state{};  ///< optimizer state, as ModelLayout::state says
+  /// Where optimizer and statistics find what they work on: on the device they are work of the
+  /// compute lane, else of the CPU.
+  Tier update_tier = Tier::host;
+  /// Of a shard that is updated on the device: its first block in ModelLayout::device_statistics.
+  std::optional<int64_t> statistics;
   /// fp32 sum of the gradients, `count` elements. Empty where a module has one gradient per step.
   std::optional<ObjectId> accumulator;
   /// Of a matrix that is both embedding and head, in a step of several micro-batches: the gradients
@@ -94,6 +99,9 @@ struct ModelLayout {
   std::vector<ObjectId> block_sums;
   std::vector<ObjectId> residuals;
   ObjectId gradient_norm{};  ///< orders the norm before the updates; no content of note
+  /// Gradient statistics of the shards that are updated on the device: a double for each block of
+  /// kStatisticsBlock. Empty where there are none.
+  std::optional<ObjectId> device_statistics;
   std::vector<scheduler::ObjectFacts> objects;  ///< by ObjectId
 
   /// Micro-batches that are never under way together share a set.
@@ -145,7 +153,7 @@ struct LayoutOptions {
 
 /// Shards start at multiples of this, so that gradient norms are summed in the same blocks whatever
 /// the shard size.
-inline constexpr Elements kStatisticsBlock{65536};
+using device::kStatisticsBlock;
 
 /// Vocabulary tiles hold a multiple of this many entries, unless there is one: whole tiles of the
 /// head's logits and whole blocks of gradient statistics, so that no sum depends on the tiles.

@@ -298,8 +298,8 @@ MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
 MemoryPlan choose_plan(const PlanInput& input, const MemoryPlan& smallest) {
   const MemoryRequest& request = input.request;
   MemoryPlan plan = fastest_of_ratio(input, smallest);
-  const bool is_open =
-      !request.offload_ratio && request.device_memory && request.offload_optimizer == Tier::host;
+  const bool is_open = !request.offload_ratio && request.device_memory &&
+                       request.offload_optimizer == Tier::host && request.can_update_on_device();
   return is_open ? with_ratio_chosen(input, std::move(plan)) : std::move(plan);
 }
 

@@ -76,7 +76,9 @@ Elements smallest_shard(const model::ModelConfig& config, const MemoryRequest& r
 }
 
 double offload_ratio(const MemoryRequest& request) {
-  return request.device_memory && request.offload_optimizer ? request.offload_ratio.value_or(1) : 1;
+  const bool has_choice =
+      request.device_memory && request.offload_optimizer && request.can_update_on_device();
+  return has_choice ? request.offload_ratio.value_or(1) : 1;
 }
 
 RecomputeLevels requested_levels(const PlanInput& input) {

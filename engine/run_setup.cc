@@ -111,7 +111,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
   if (gpu) {
-    use_gpu(options, *gpu);
+    use_gpu(options, *gpu, {.tf32 = settings.tf32});
   }
   use_hardware(known_hardware(settings, gpu ? gpu->name : ""), settings, options);
   return options;

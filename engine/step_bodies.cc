@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/check.h"
 #include "device/cpu/row_kernels.h"
@@ -41,13 +40,9 @@ StepBodies::StepBodies(const ModelLayout& layout, model::Network& network, devic
       kernels_(kernels),
       stream_(stream),
       scratch_(scratch),
-      measured_(static_cast<size_t>(kStatisticsBlock.count())) {
-  for (const ModuleObjects& module : layout.modules) {
-    const int64_t blocks =
-        (module.spec.count.count() + kStatisticsBlock.count() - 1) / kStatisticsBlock.count();
-    statistics_.emplace_back(static_cast<size_t>(blocks));
-  }
-}
+      device_updates_(layout, kernels, stream, scratch.not_finite),
+      norm_(layout),
+      measured_(static_cast<size_t>(kStatisticsBlock.count())) {}
 
 OperationBody StepBodies::training(const StepTrace& trace,
                                    const std::vector<model::TokenBatch>& batches,
@@ -62,7 +57,15 @@ OperationBody StepBodies::training(const StepTrace& trace,
            "updates during backward cannot wait for the norm");
   UpdateOptions assumed = numbers.optimizer;
   assumed.gradient_scale = gradient_scale(numbers.loss_scale, 1);
-  return [this, &trace, &batches, &numbers, mode, assumed](uint32_t operation, UseBytes uses) {
+  numbers.device_updates_finite = true;
+  auto on_device = std::count_if(
+      trace.operations.begin(), trace.operations.end(),
+      [](const StepOperation& step) { return step.kind == StepKind::update && step.on_device; });
+  if (on_device > 0) {
+    device_updates_.start();
+  }
+  return [this, &trace, &batches, &numbers, mode, assumed, on_device](uint32_t operation,
+                                                                      UseBytes uses) mutable {
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
@@ -78,9 +81,17 @@ OperationBody StepBodies::training(const StepTrace& trace,
         measure(step, uses);
         return;
       case StepKind::finish_norm:
-        finish_norm(numbers);
+        finish_norm(uses, numbers);
         return;
       case StepKind::update:
+        if (step.on_device) {
+          update_on_device(step, uses, mode == UpdateMode::after_norm ? numbers.optimizer : assumed,
+                           numbers);
+          if (--on_device == 0) {  // the compute lane takes them in order
+            device_updates_.finish(&numbers.device_updates_finite);
+          }
+          return;
+        }
         if (mode == UpdateMode::after_norm) {
           update_or_keep(step, uses, numbers);
           return;
@@ -88,7 +99,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
         if (mode == UpdateMode::speculative) {
           set_weights_aside(step, uses);
         }
-        update(step, uses, assumed, numbers.weights_finite);
+        update(step, uses, assumed, numbers.host_updates_finite);
         return;
       default:
         break;
@@ -106,7 +117,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
 }
 
 OperationBody StepBodies::redo(const StepTrace& trace, StepNumbers& numbers) {
-  numbers.weights_finite = true;
+  numbers.host_updates_finite = true;
   return [this, &trace, &numbers](uint32_t operation, UseBytes uses) {
     const StepOperation& step = trace.operations[operation];
     put_weights_back(step, uses);
@@ -189,6 +200,10 @@ void StepBodies::clear_gaps(const StepOperation& step, float* gradient) const {
 }
 
 void StepBodies::join_sums(const StepOperation& step, UseBytes uses) {
+  if (step.on_device) {
+    device_updates_.join_sums(step, uses);
+    return;
+  }
   const Elements count = layout_.modules[step.module].shards[step.shard].count;
   float* const sum = floats(uses[1]);
   device::cpu::accumulate(uses[0].data(), DType::f32, sum, count, false);
@@ -219,6 +234,10 @@ void StepBodies::round_sum(const StepOperation& step, UseBytes uses) {
 
 /// In the same blocks and order as an accumulator's statistics; gaps count as zeros there too.
 void StepBodies::measure(const StepOperation& step, UseBytes uses) {
+  if (step.on_device) {
+    device_updates_.measure(step, uses);
+    return;
+  }
   if (!layout_.modules[step.module].packed_gradient) {
     gather_statistics(step, floats(uses[0]));
     return;
@@ -236,7 +255,7 @@ void StepBodies::measure(const StepOperation& step, UseBytes uses) {
                             measured_.data() + to, DType::f32, Elements(length));
         },
         [&](int64_t to, int64_t length) { std::fill_n(measured_.data() + to, length, 0.0F); });
-    note_block(step.module, shard.first + at, measured_.data(), count);
+    norm_.note_block(step.module, shard.first + at, measured_.data(), count);
   }
 }
 
@@ -245,29 +264,18 @@ void StepBodies::gather_statistics(const StepOperation& step, float* gradient) {
   clear_gaps(step, gradient);
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   for (Elements at; at < shard.count; at += kStatisticsBlock) {
-    note_block(step.module, shard.first + at, gradient + at.count(),
-               std::min(kStatisticsBlock, shard.count - at));
+    norm_.note_block(step.module, shard.first + at, gradient + at.count(),
+                     std::min(kStatisticsBlock, shard.count - at));
   }
 }
 
-/// Statistics of the block of a module that begins at element `first`.
-void StepBodies::note_block(size_t module, Elements first, const float* gradient, Elements count) {
-  const auto stats = device::cpu::gradient_stats(gradient, count);
-  statistics_[module][static_cast<size_t>(first / kStatisticsBlock)] = {stats.sum_of_squares,
-                                                                        stats.all_finite};
-}
-
-void StepBodies::finish_norm(StepNumbers& numbers) {
-  double sum = 0;
-  bool finite = true;
-  for (const auto& module : statistics_) {
-    for (const BlockStatistics& block : module) {
-      sum += block.sum_of_squares;
-      finite = finite && block.finite;
-    }
+void StepBodies::finish_norm(UseBytes uses, StepNumbers& numbers) {
+  if (layout_.device_statistics) {
+    norm_.note_device(uses[1]);
   }
+  const double sum = norm_.sum_of_squares();
   numbers.gradient_norm = std::sqrt(sum) / numbers.loss_scale;
-  numbers.skipped = numbers.check_finite && !finite;
+  numbers.skipped = numbers.check_finite && !std::isfinite(sum);
   // DeepSpeed's clip: the coefficient is 1 / max(1, (norm + 1e-6) / clip).
   double divisor = 1;
   if (numbers.gradient_clipping > 0) {
@@ -305,10 +313,20 @@ void StepBodies::put_weights_back(const StepOperation& step, UseBytes uses) cons
   }
 }
 
+/// Without a norm to wait for, a step is not skipped.
+void StepBodies::update_on_device(const StepOperation& step, UseBytes uses,
+                                  const UpdateOptions& options, const StepNumbers& numbers) {
+  if (numbers.skipped) {
+    device_updates_.rewrite_weights(step, uses);
+  } else {
+    device_updates_.update(step, uses, options);
+  }
+}
+
 /// With the norm known: an update, or none, where the weights may be written anew all the same.
 void StepBodies::update_or_keep(const StepOperation& step, UseBytes uses, StepNumbers& numbers) {
   if (!numbers.skipped) {
-    update(step, uses, numbers.optimizer, numbers.weights_finite);
+    update(step, uses, numbers.optimizer, numbers.host_updates_finite);
     return;
   }
   restore_weights(shard_arrays(layout_.modules[step.module].shards[step.shard], uses[0].data(),
@@ -317,14 +335,14 @@ void StepBodies::update_or_keep(const StepOperation& step, UseBytes uses, StepNu
 }
 
 void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
-                        bool& weights_finite) {
+                        bool& all_finite) {
   const Shard& shard = layout_.modules[step.module].shards[step.shard];
   UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
   arrays.first_element = (layout_.modules[step.module].first + shard.first).count();
   clear_padding(layout_, step, uses[2]);
   if (!layout_.modules[step.module].packed_gradient) {
     arrays.gradient = uses[1].data();
-    weights_finite &= engine::update(options, arrays).all_finite;
+    all_finite &= engine::update(options, arrays).all_finite;
     return;
   }
   // A fresh gradient has nothing in the gaps between parameters; what is there of the state is
@@ -337,7 +355,7 @@ void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOp
         const Elements packed = parameter.offset + Elements(first);
         part.gradient = gradient + bytes_for(packed, layout_.dtype).count();
         part.gradient_dtype = layout_.dtype;
-        weights_finite &= engine::update(options, part).all_finite;
+        all_finite &= engine::update(options, part).all_finite;
       },
       [&](int64_t at, int64_t count) {
         if (arrays.weight != nullptr) {

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/device_updates.h"
 #include "engine/executor.h"
+#include "engine/gradient_norm.h"
 #include "engine/model_layout.h"
 #include "engine/optimizer/update.h"
 #include "engine/step_trace.h"
@@ -19,6 +21,7 @@ namespace headrace::engine {
 struct ComputeScratch {
   std::byte* tokens = nullptr;  ///< ids then labels, int32 each
   double* loss_sum = nullptr;
+  int32_t* not_finite = nullptr;  ///< of the optimizer on the device
   device::Workspace workspace;
 };
 
@@ -36,14 +39,15 @@ struct StepNumbers {
   bool skipped = false;      ///< gradients were not finite: the update leaves every value as it was
   bool clipped = false;      ///< the norm was above gradient_clipping
   // Known after the step.
-  bool weights_finite = true;  ///< of the updated ones
+  bool host_updates_finite = true;    ///< all values that the CPU has updated
+  bool device_updates_finite = true;  ///< and the device
+  bool weights_finite() const { return host_updates_finite && device_updates_finite; }
   std::vector<double> losses;  ///< mean per micro-batch
 };
 
 /// What the operations of the native model do. Called by the executor: compute operations on the
 /// driver thread (they post to the stream), CPU operations on its worker. Not owned by it: network,
-/// layout, kernels, stream. Gradient statistics are summed in blocks of kStatisticsBlock in a fixed
-/// order, so the norm does not depend on shards, placement or schedule.
+/// layout, kernels, stream.
 class StepBodies {
  public:
   StepBodies(const ModelLayout& layout, model::Network& network, device::Kernels& kernels,
@@ -64,11 +68,6 @@ class StepBodies {
                      const std::function<void(Elements)>& progress);
 
  private:
-  struct BlockStatistics {
-    double sum_of_squares = 0;
-    bool finite = true;
-  };
-
   void upload_tokens(const model::TokenBatch& batch);
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
@@ -83,12 +82,13 @@ class StepBodies {
   void join_sums(const StepOperation& step, UseBytes uses);
   void round_sum(const StepOperation& step, UseBytes uses);
   void measure(const StepOperation& step, UseBytes uses);
-  void note_block(size_t module, Elements first, const float* gradient, Elements count);
   void gather_statistics(const StepOperation& step, float* gradient);
-  void finish_norm(StepNumbers& numbers);
+  void finish_norm(UseBytes uses, StepNumbers& numbers);
   void update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
-              bool& weights_finite);
+              bool& all_finite);
   void update_or_keep(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
+  void update_on_device(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
+                        const StepNumbers& numbers);
   std::span<std::byte> shard_weights(const Shard& shard, UseBytes uses) const;
   void set_weights_aside(const StepOperation& step, UseBytes uses) const;
   void put_weights_back(const StepOperation& step, UseBytes uses) const;
@@ -100,8 +100,9 @@ class StepBodies {
   device::Kernels& kernels_;
   device::Stream& stream_;
   ComputeScratch scratch_;
-  std::vector<std::vector<BlockStatistics>> statistics_;  // [module][block]
-  std::vector<float> measured_;                           ///< one block, of the CPU worker
+  DeviceUpdates device_updates_;
+  GradientNorm norm_;
+  std::vector<float> measured_;  ///< one block, of the CPU worker
 };
 
 }  // namespace headrace::engine

@@ -1,10 +1,10 @@
 #include "engine/step_trace.h"
 
-#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "engine/block_operations.h"
+#include "engine/gradient_operations.h"
 #include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
@@ -20,7 +20,13 @@ class TraceBuilder {
  public:
   TraceBuilder(const ModelLayout& layout, const WorkEstimate& work, std::string name,
                UpdateMode mode = UpdateMode::after_norm)
-      : layout_(layout), work_(work) {
+      : layout_(layout),
+        work_(work),
+        gradients_(layout, work,
+                   [this](Lane lane, std::string label, double seconds, std::vector<Use> uses,
+                          const StepOperation& step) {
+                     add(lane, std::move(label), seconds, std::move(uses), step);
+                   }) {
     result_.trace.name = std::move(name);
     result_.update_mode = mode;
   }
@@ -30,79 +36,7 @@ class TraceBuilder {
         operation.step);
   }
 
-  /// Takes a module's fresh gradient: into its accumulators, which are created at its first one,
-  /// or as it is. `last`: its gradients are final afterwards. `to_embedding`: into the embedding
-  /// accumulators, where there are.
-  void accumulate(size_t module, int64_t micro_batch, bool last, bool to_embedding = false) {
-    const auto& shards = layout_.modules[module].shards;
-    const bool is_packed = layout_.modules[module].packed_gradient.has_value();
-    if (!shards.front().accumulator) {
-      measure(module);
-      return;
-    }
-    const bool second = to_embedding && shards.front().embedding_accumulator.has_value();
-    const bool on_device = layout_.accumulates_on_device;
-    for (size_t k = 0; k < shards.size(); ++k) {
-      add_to(second ? *shards[k].embedding_accumulator : *shards[k].accumulator,
-             {.kind = StepKind::accumulate,
-              .module = module,
-              .shard = k,
-              .micro_batch = micro_batch,
-              .on_device = on_device,
-              .to_embedding = second,
-              .last_gradient = last && !second && !on_device && !is_packed});
-    }
-    if (!last) {
-      return;
-    }
-    for (size_t k = 0; second && k < shards.size(); ++k) {
-      join_sums(module, k, !is_packed);
-    }
-    for (size_t k = 0; is_packed && k < shards.size(); ++k) {
-      round_sum(module, k, on_device && !second);
-    }
-    if (is_packed || (on_device && !second)) {
-      measure(module);
-    }
-  }
-
-  void finish_norm() {
-    const bool is_read = mode() == UpdateMode::after_norm;
-    add(Lane::cpu_optimizer, "gradient_norm", 1e-5,
-        {{layout_.gradient_norm, layout_.placement.update(), Access::update, !is_read}},
-        {.kind = StepKind::finish_norm});
-  }
-
-  void update(size_t module, bool last_of_step) {
-    const auto& shards = layout_.modules[module].shards;
-    for (size_t k = 0; k < shards.size(); ++k) {
-      const bool speculative = mode() == UpdateMode::speculative;
-      std::vector<Use> uses = update_uses(module, k, speculative);
-      if (speculative && shards[k].weights_before) {
-        uses.push_back({*shards[k].weights_before, Tier::host, Access::write, false});
-      } else if (mode() == UpdateMode::after_norm) {
-        uses.push_back({layout_.gradient_norm, shards[k].update_tier, Access::read,
-                        last_of_step && k + 1 == shards.size()});
-      }
-      add(Lane::cpu_optimizer, name_of(module) + ".update",
-          seconds(shards[k].count, kUpdateBytesPerElement), std::move(uses),
-          {.kind = StepKind::update, .module = module, .shard = k});
-    }
-  }
-
-  void redo_update(size_t module) {
-    const auto& shards = layout_.modules[module].shards;
-    for (size_t k = 0; k < shards.size(); ++k) {
-      std::vector<Use> uses = update_uses(module, k, false);
-      if (shards[k].weights_before) {
-        uses.push_back({*shards[k].weights_before, Tier::host, Access::read, true});
-      }
-      add(Lane::cpu_optimizer, name_of(module) + ".redo_update",
-          seconds(shards[k].count, kUpdateBytesPerElement), std::move(uses),
-          {.kind = StepKind::redo_update, .module = module, .shard = k});
-    }
-  }
-
+  GradientOperations& gradients() { return gradients_; }
   UpdateMode mode() const { return result_.update_mode; }
 
   void load(size_t module) {
@@ -124,101 +58,12 @@ class TraceBuilder {
   StepTrace take() { return std::move(result_); }
 
  private:
-  /// Where a separate master has the value, the first shard's update replaces the weights and the
-  /// others fill the rest of the same vector. Weights that hold the master, or its upper half, are
-  /// updated in place.
-  Access weights_access(size_t shard) const {
-    return layout_.state.master == MasterPlace::state && shard == 0 ? Access::write
-                                                                    : Access::update;
-  }
-
-  /// Adds the embedding's sum of a shard to the head's.
-  void join_sums(size_t module, size_t shard, bool is_final) {
-    const Shard& objects = layout_.modules[module].shards[shard];
-    const Tier tier = objects.update_tier;
-    std::vector<Use> uses = {{*objects.embedding_accumulator, tier, Access::read, true},
-                             {*objects.accumulator, tier, Access::update, false}};
-    if (is_final) {
-      uses.push_back(norm_use(tier));
-    }
-    add(Lane::cpu_optimizer, name_of(module) + ".join_sums", seconds(objects.count, 12),
-        std::move(uses),
-        {.kind = StepKind::join_sums, .module = module, .shard = shard, .last_gradient = is_final});
-  }
-
-  void round_sum(size_t module, size_t shard, bool on_device) {
-    const ModuleObjects& objects = layout_.modules[module];
-    const Access access = shard == 0 ? Access::write : Access::update;
-    const Tier tier = on_device ? layout_.placement.compute : objects.shards[shard].update_tier;
-    add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(module) + ".round_sum",
-        on_device ? device_seconds(objects.shards[shard].count, 6)
-                  : seconds(objects.shards[shard].count, 6),
-        {{*objects.shards[shard].accumulator, tier, Access::read, true},
-         {*objects.packed_gradient, tier, access, false}},
-        {.kind = StepKind::round_sum, .module = module, .shard = shard, .on_device = on_device});
-  }
-
-  /// Takes the statistics of a final gradient, with the last of which the norm is known.
-  void measure(size_t module) {
-    const ModuleObjects& objects = layout_.modules[module];
-    for (size_t k = 0; k < objects.shards.size(); ++k) {
-      const Tier tier = objects.shards[k].update_tier;
-      const Use gradient = objects.packed_gradient
-                               ? Use{*objects.packed_gradient, tier, Access::read, false}
-                               : Use{*objects.shards[k].accumulator, tier, Access::update, false};
-      add(Lane::cpu_optimizer, name_of(module) + ".measure", seconds(objects.shards[k].count, 2),
-          {gradient, norm_use(tier)},
-          {.kind = StepKind::measure, .module = module, .shard = k, .last_gradient = true});
-    }
-  }
-
-  /// Adds the fresh gradient to one shard's accumulator.
-  void add_to(ObjectId accumulator, StepOperation step) {
-    const auto& shards = layout_.modules[step.module].shards;
-    step.first_gradient = started_.insert(index_of(accumulator)).second;
-    const bool on_device = step.on_device;
-    const Tier tier = on_device ? layout_.placement.compute : shards[step.shard].update_tier;
-    std::vector<Use> uses = {
-        {gradient(step.module, step.micro_batch), tier, Access::read,
-         step.shard + 1 == shards.size()},
-        {accumulator, tier, step.first_gradient ? Access::write : Access::update, false}};
-    if (step.last_gradient) {
-      uses.push_back(norm_use(tier));
-    }
-    const Elements count = shards[step.shard].count;
-    add(on_device ? Lane::compute : Lane::cpu_optimizer, name_of(step.module) + ".accumulate",
-        on_device ? device_seconds(count, 10) : seconds(count, 10), std::move(uses), step);
-  }
-
-  /// State, final gradient and weights of a shard. `keep`: the gradient may be needed again.
-  std::vector<Use> update_uses(size_t module, size_t shard, bool keep) const {
-    const auto& shards = layout_.modules[module].shards;
-    const bool is_last = shard + 1 == shards.size();
-    const auto& packed = layout_.modules[module].packed_gradient;
-    const Tier tier = shards[shard].update_tier;
-    return {{shards[shard].state, tier, Access::update, false},
-            packed ? Use{*packed, tier, Access::read, !keep && is_last}
-                   : Use{*shards[shard].accumulator, tier, Access::read, !keep},
-            {weights(module), tier, weights_access(shard), false}};
-  }
-
-  Use norm_use(Tier tier) {
-    const Access access = std::exchange(norm_started_, true) ? Access::update : Access::write;
-    return {layout_.gradient_norm, tier, access, false};
-  }
   static Use host(ObjectId id, Access access) { return {id, Tier::host, access, false}; }
 
   ObjectId weights(size_t module) const { return layout_.modules[module].weights; }
-  ObjectId gradient(size_t module, int64_t micro_batch) const {
-    return layout_.modules[module].gradient_of(micro_batch);
-  }
   const std::string& name_of(size_t module) const { return layout_.modules[module].spec.name; }
   double seconds(Elements count, double bytes_per_element) const {
     return static_cast<double>(count.count()) * bytes_per_element / work_.cpu_bytes_per_second;
-  }
-
-  double device_seconds(Elements count, double bytes_per_element) const {
-    return static_cast<double>(count.count()) * bytes_per_element / work_.device_bytes_per_second;
   }
 
   void add(Lane lane, std::string name, double seconds, std::vector<Use> uses, StepOperation step) {
@@ -238,8 +83,7 @@ class TraceBuilder {
 
   const ModelLayout& layout_;
   const WorkEstimate& work_;
-  std::set<size_t> started_;  ///< accumulators that hold a gradient
-  bool norm_started_ = false;
+  GradientOperations gradients_;
   StepTrace result_;
 };
 
@@ -291,7 +135,7 @@ class Passes {
     for (int64_t tile = layout_.vocab_tiles - 1; tile >= 0; --tile) {
       each([&](int64_t m) {
         builder_.add(vocabulary_.embed_backward(tile, m));
-        builder_.accumulate(layout_.embed(tile), m, m == last_, true);
+        builder_.gradients().take(layout_.embed(tile), m, m == last_, true);
         update(layout_.embed(tile), m);
       });
     }
@@ -303,7 +147,7 @@ class Passes {
     const size_t module = operation.step.module;
     builder_.add(std::move(operation));
     if (step.gives_gradient()) {
-      builder_.accumulate(module, m, m == last_);
+      builder_.gradients().take(module, m, m == last_, false);
       update(module, m);
     }
   }
@@ -332,19 +176,21 @@ class Passes {
 
   /// A tied matrix gets two gradients per micro-batch: the head's, then the embedding's.
   void take_head_gradient(int64_t tile, int64_t m) {
-    builder_.accumulate(layout_.head(tile), m, m == last_ && !layout_.tied());
+    builder_.gradients().take(layout_.head(tile), m, m == last_ && !layout_.tied(), false);
   }
   void update_head(int64_t tile, int64_t m) {
     if (!layout_.tied()) {
       update(layout_.head(tile), m);
     }
   }
-  void take_norm_gradient(int64_t m) { builder_.accumulate(layout_.norm(), m, m == last_); }
+  void take_norm_gradient(int64_t m) {
+    builder_.gradients().take(layout_.norm(), m, m == last_, false);
+  }
 
   /// The module's gradient is final after the last micro-batch.
   void update(size_t module, int64_t micro_batch) {
     if (micro_batch == last_ && builder_.mode() != UpdateMode::after_norm) {
-      builder_.update(module, false);
+      builder_.gradients().update(module, builder_.mode(), false);
     }
   }
 
@@ -372,10 +218,10 @@ StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches, 
       passes.run(m, m + 1);
     }
   }
-  builder.finish_norm();
+  builder.gradients().finish_norm(mode == UpdateMode::after_norm);
   if (mode == UpdateMode::after_norm) {
     for (size_t i = 0; i < layout.modules.size(); ++i) {
-      builder.update(i, i + 1 == layout.modules.size());
+      builder.gradients().update(i, mode, i + 1 == layout.modules.size());
     }
   }
   return builder.take();
@@ -384,7 +230,7 @@ StepTrace make_training_trace(const ModelLayout& layout, int64_t micro_batches, 
 StepTrace make_redo_trace(const ModelLayout& layout, const WorkEstimate& work) {
   TraceBuilder builder(layout, work, "redo_updates");
   for (size_t i = 0; i < layout.modules.size(); ++i) {
-    builder.redo_update(i);
+    builder.gradients().redo_update(i);
   }
   return builder.take();
 }

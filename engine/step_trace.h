@@ -47,7 +47,7 @@ struct StepOperation {
   int64_t micro_batch = 0;  ///< forward, backward, accumulate
   /// Block operations: what forward saves and backward finds in one more object.
   model::Recompute recompute = model::Recompute::block;
-  bool on_device = false;       ///< accumulate, round_sum: by the compute lane
+  bool on_device = false;       ///< accumulate to update: by the compute lane, on the device
   bool to_embedding = false;    ///< accumulate: into the embedding accumulator
   bool first_gradient = false;  ///< accumulate: the accumulator is created
   bool last_gradient = false;   ///< accumulate: the accumulator is final afterwards
@@ -59,7 +59,7 @@ struct StepTrace {
   UpdateMode update_mode = UpdateMode::after_norm;  ///< of a training trace
 };
 
-/// Bytes of host memory that the update of an element moves, as the estimates count them.
+/// Bytes of memory that the update of an element moves, as the estimates count them.
 inline constexpr double kUpdateBytesPerElement = 30;
 
 /// Estimated seconds of each kind of work, for the schedule only.
@@ -69,7 +69,7 @@ struct WorkEstimate {
   double head = 1e-3;
   double embed = 1e-4;
   double cpu_bytes_per_second = 10e9;     ///< optimizer and accumulation
-  double device_bytes_per_second = 10e9;  ///< accumulation on the device
+  double device_bytes_per_second = 10e9;  ///< the same on the device
 };
 
 /// One optimizer step: `micro_batches` forward and backward passes in the layout's order, and the

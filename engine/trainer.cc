@@ -322,7 +322,7 @@ class Training {
     report.engine = engine_.train_step(
         batches, numbers, [&] { return note_step(report, numbers); },
         recorder ? &*recorder : nullptr);
-    if (!numbers.weights_finite) {
+    if (!numbers.weights_finite()) {
       log_message_once(LogLevel::warning, "weights finite",
                        fmt::format("step {}: some weights are not finite after the update; the "
                                    "training is lost from here: lower the learning rate, or set "

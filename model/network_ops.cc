@@ -26,12 +26,15 @@ void NetworkOps::matmul(const Matrix& a, bool transpose_a, const Matrix& b, bool
 
 void NetworkOps::linear(const Matrix& x, const PackedVector& weights, const LinearLayout& layer,
                         const Matrix& out) {
-  matmul(x, false, weights.weight(layer), true, out, false);
-  if (layer.bias) {
-    post([&](Kernels& kernels, Stream& stream) {
-      kernels.add_bias(stream, out, weights.at(*layer.bias));
-    });
+  const Matrix weight = weights.weight(layer);
+  if (!layer.bias) {
+    matmul(x, false, weight, true, out, false);
+    return;
   }
+  const Bytes scratch_size = kernels_.matmul_scratch(x, false, weight, true, out);
+  post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
+    kernels.matmul_bias(stream, x, false, weight, true, weights.at(*layer.bias), out, scratch);
+  });
 }
 
 void NetworkOps::linear_input_gradient(const Matrix& dout, const PackedVector& weights,

@@ -69,16 +69,18 @@ run_build() {
     head -n 1 | tr -d '. ' || true)
   # For the GPU that is here: the others would take time.
   cmake --preset cuda "-DHEADRACE_CUDA_ARCHITECTURES=${architectures:-90}" &&
-    cmake --build "$built" --target headrace headrace_cuda device_tests e2e_tests gpu_bench
+    cmake --build "$built" --target headrace headrace_cuda device_tests engine_tests e2e_tests gpu_bench
 }
 
 sanitize() {
   set -euo pipefail  # bash -c does not inherit them
   local tool=$1
-  HEADRACE_TEST_GPU=1 HEADRACE_CUDA_LIBRARY=$PWD/$built/bin/libheadrace_cuda.so \
-    compute-sanitizer --tool "$tool" --error-exitcode 1 --launch-timeout 60 \
-    "$built/tests/device/device_tests" \
+  export HEADRACE_TEST_GPU=1 HEADRACE_CUDA_LIBRARY=$PWD/$built/bin/libheadrace_cuda.so
+  local check=(compute-sanitizer --tool "$tool" --error-exitcode 1 --launch-timeout 60)
+  "${check[@]}" "$built/tests/device/device_tests" \
     --gtest_filter='*KernelsTest*/gpu:*RmsNormTest*/gpu:*CrossEntropyTest*/gpu:*AttentionTest.SmallShapes/gpu:*AttentionTest.SeveralTiles/gpu'
+  "${check[@]}" "$built/tests/engine/engine_tests" \
+    --gtest_filter='*DeviceUpdateTest.Statistics*/gpu:*DeviceUpdateTest.Finds*/gpu:*DeviceUpdateTest.Rewriting*/gpu'
 }
 
 # A model in 1/8 of the device memory that it would take beside one with all of it.

@@ -1,6 +1,7 @@
 #include "tiers/topology.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/check.h"
 #include "base/system_file.h"
@@ -64,6 +65,14 @@ std::optional<double> cpu_quota(const std::string& root) {
     }
   }
   return least;
+}
+
+std::optional<int> pci_numa_node(std::string address, const std::string& root) {
+  std::transform(address.begin(), address.end(), address.begin(),
+                 [](unsigned char sign) { return std::tolower(sign); });
+  const std::string text = first_line_of(root + "/sys/bus/pci/devices/" + address + "/numa_node");
+  const auto number = text.starts_with('-') ? std::nullopt : number_in(text);
+  return number ? std::optional(static_cast<int>(*number)) : std::nullopt;
 }
 
 }  // namespace headrace::tiers

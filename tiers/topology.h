@@ -31,6 +31,10 @@ std::string processor_name(const std::string& root = "");
 /// /proc and /sys below `root`.
 std::optional<double> cpu_quota(const std::string& root = "");
 
+/// NUMA node that a PCI device ("0000:3b:00.0") is attached to; nothing where the machine has one
+/// or does not tell. Reads /sys below `root`.
+std::optional<int> pci_numa_node(std::string address, const std::string& root = "");
+
 /// What bounds the memory and disk space of this process now.
 struct MachineLimits {
   Bytes memory_total;

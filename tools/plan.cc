@@ -110,9 +110,6 @@ PlanReport ask(Arguments& arguments) {
           ? "given"
           : "a share of this machine's free memory; --host-memory says what another one has";
   question.options = engine::make_engine_options(settings, arguments.seq, gpu);
-  if (names_gpu) {
-    engine::apply_gpu_rules(question.options.memory);
-  }
   question.options.memory.has_nvme |= report.hardware.drives > 0;
   engine::use_hardware(report.hardware, settings, question.options);
   return report;

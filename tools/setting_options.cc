@@ -42,12 +42,13 @@ engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_
   context_.total_steps = total_steps;
   context_.hidden_size = model.hidden_size;
   context_.has_gpu = names_gpu;
+  device::GpuSearch search;
   if (!names_gpu) {
-    const device::GpuSearch gpus = device::find_gpu();
-    context_.has_gpu = gpus.gpu.has_value();
-    context_.no_gpu_reason = gpus.refusal;
-    if (!gpus.gpu) {
-      log_debug("no GPU: {}", gpus.refusal);
+    search = device::find_gpu();
+    context_.has_gpu = search.gpu.has_value();
+    context_.no_gpu_reason = search.refusal;
+    if (!search.gpu) {
+      log_debug("no GPU: {}", search.refusal);
     }
   }
   const proto::ParsedConfig parsed = proto::load_config(config_);
@@ -57,7 +58,9 @@ engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_
       log_message(note.level, note.text);
     }
   }
-  return resolution.settings;
+  engine::Settings settings = resolution.settings;
+  settings.gpu = std::move(search);
+  return settings;
 }
 
 }  // namespace headrace::tools

@@ -20,6 +20,14 @@ void CpuKernels::matmul(Stream& stream, const Matrix& a, bool transpose_a, const
       [=, this] { matmul_.run(a, transpose_a, b, transpose_b, c, accumulate, scratch); });
 }
 
+void CpuKernels::matmul_bias(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                             bool transpose_b, const void* bias, const Matrix& c,
+                             Workspace scratch) {
+  check_matmul_bias(a, bias, c);
+  matmul(stream, a, transpose_a, b, transpose_b, c, false, scratch);
+  add_bias(stream, c, bias);
+}
+
 Bytes CpuKernels::matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b,
                                  bool transpose_b, const Matrix& c) const {
   check_matmul_shapes(a, transpose_a, b, transpose_b, c);
@@ -101,6 +109,22 @@ void CpuKernels::cast(Stream& stream, const void* source, DType source_dtype, vo
                       DType target_dtype, Elements count) {
   check_cast(source, source_dtype, target, target_dtype, count);
   stream.run_on_host([=] { cpu::cast(source, source_dtype, target, target_dtype, count); });
+}
+
+void CpuKernels::optimizer_update(Stream& stream, const OptimizerStep& step,
+                                  const OptimizerArrays& arrays, int32_t* not_finite) {
+  check_optimizer_update(step, arrays, not_finite);
+  stream.run_on_host([=] {
+    if (!cpu::optimizer_update(step, arrays)) {
+      *not_finite = 1;
+    }
+  });
+}
+
+void CpuKernels::gradient_statistics(Stream& stream, const void* gradient, DType dtype,
+                                     Elements count, double* sums) {
+  check_gradient_statistics(gradient, dtype, count, sums);
+  stream.run_on_host([=] { cpu::gradient_statistics(gradient, dtype, count, sums); });
 }
 
 void CpuKernels::attention_forward(Stream& stream, const AttentionShape& shape, DType dtype,

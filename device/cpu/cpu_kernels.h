@@ -16,6 +16,8 @@ class CpuKernels : public Kernels {
 
   void matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
               const Matrix& c, bool accumulate, Workspace scratch) override;
+  void matmul_bias(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                   bool transpose_b, const void* bias, const Matrix& c, Workspace scratch) override;
   Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                        const Matrix& c) const override;
 
@@ -43,6 +45,11 @@ class CpuKernels : public Kernels {
                   Elements count, bool overwrite) override;
   void cast(Stream& stream, const void* source, DType source_dtype, void* target,
             DType target_dtype, Elements count) override;
+
+  void optimizer_update(Stream& stream, const OptimizerStep& step, const OptimizerArrays& arrays,
+                        int32_t* not_finite) override;
+  void gradient_statistics(Stream& stream, const void* gradient, DType dtype, Elements count,
+                           double* sums) override;
 
   void attention_forward(Stream& stream, const AttentionShape& shape, DType dtype, const void* q,
                          const void* k, const void* v, void* out, float* log_sum_exp,

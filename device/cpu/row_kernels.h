@@ -59,4 +59,9 @@ struct GradientStats {
 /// One pass over `gradient`; double sums in a fixed order.
 GradientStats gradient_stats(const float* gradient, Elements count);
 
+/// Returns whether every new master and moment is finite.
+bool optimizer_update(const OptimizerStep& step, const OptimizerArrays& arrays);
+/// sums[b]: as gradient_stats of each block.
+void gradient_statistics(const void* gradient, DType dtype, Elements count, double* sums);
+
 }  // namespace headrace::device::cpu

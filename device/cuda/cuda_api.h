@@ -41,8 +41,8 @@ struct GpuFacts {
 };
 
 /// One product as cuBLASLt sees it: column-major d = alpha * op(a) op(b) + beta * c with d = c in
-/// memory, fp32 accumulation. a is [a_rows, a_columns] with leading dimension lda as it lies in
-/// memory, before op.
+/// memory, fp32 accumulation, rounded once. a is [a_rows, a_columns] with leading dimension lda as
+/// it lies in memory, before op.
 struct LtProduct {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -52,6 +52,7 @@ struct LtProduct {
   DType ab_type = DType::f32;
   DType c_type = DType::f32;
   bool allow_tf32 = false;  ///< fp32 operands may be rounded to tf32
+  bool has_bias = false;    ///< a vector [c_rows] of c's type is added to every column of d
   // Powers of two, in bytes, that the addresses are multiples of; 16 at most.
   uint32_t a_alignment = 0, b_alignment = 0, c_alignment = 0;
   size_t workspace = 0;  ///< most bytes the algorithm may use
@@ -104,8 +105,8 @@ class CudaApi {
   /// only; kLtNoneFound if there is none.
   virtual Status lt_choose(const LtProduct& product, LtAlgorithm* algorithm) = 0;
   virtual Status lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
-                             const void* a, const void* b, float beta, void* c, void* workspace,
-                             StreamHandle stream) = 0;
+                             const void* a, const void* b, float beta, void* c, const void* bias,
+                             void* workspace, StreamHandle stream) = 0;
 
   /// "cudaErrorInvalidValue (invalid argument)"; valid for the life of the object.
   virtual const char* describe(Status status) = 0;

@@ -105,10 +105,13 @@ GpuSearch find_gpu(const std::shared_ptr<CudaApi>& api) {
     try_kernel(*device);
     GpuFound found;
     found.name = device->facts().name;
+    found.pci_address = device->facts().pci_address;
     found.description = describe(device->facts());
     found.memory = Bytes(device->facts().memory);
     found.free_memory = device->free_memory();
-    found.make_device = [api] { return std::make_unique<CudaDevice>(api, 0); };
+    found.make_device = [api](const GpuOptions& options) {
+      return std::make_unique<CudaDevice>(api, 0, options);
+    };
     result.gpu = std::move(found);
   } catch (const Error& error) {
     result.refusal = fmt::format("a GPU is there but cannot be used: {}", error.what());

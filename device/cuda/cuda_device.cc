@@ -106,7 +106,7 @@ class CudaHostRegistration : public HostRegistration {
 
 }  // namespace
 
-CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const KernelOptions& options)
+CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options)
     : api_(std::move(api)),
       gpu_(make_gpu(*api_, ordinal)),
       name_(fmt::format("cuda:{} {}", ordinal, gpu_.facts.name)),

@@ -16,7 +16,7 @@ namespace headrace::device::cuda {
 class CudaDevice : public Device {
  public:
   /// `api` must outlive the device. CudaError if the GPU cannot be used.
-  CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const KernelOptions& options = {});
+  CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options = {});
 
   std::string_view name() const override { return name_; }
   bool is_host_addressable() const override { return false; }

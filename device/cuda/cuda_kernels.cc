@@ -84,17 +84,31 @@ AttentionArguments attention_arguments(const AttentionShape& shape, const void* 
 
 }  // namespace
 
-CudaKernels::CudaKernels(const Gpu& gpu, const KernelOptions& options)
-    : gpu_(gpu), matmul_(gpu, options.allow_tf32) {}
+CudaKernels::CudaKernels(const Gpu& gpu, const GpuOptions& options)
+    : gpu_(gpu), matmul_(gpu, options.tf32) {}
 
 void CudaKernels::matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
                          bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) {
   check_matmul(a, b, c);
   check_scratch(scratch, matmul_scratch(a, transpose_a, b, transpose_b, c));
   if (a.rows > 0 && a.columns > 0 && c.rows > 0 && c.columns > 0) {
-    matmul_.post(stream, a, transpose_a, b, transpose_b, c, accumulate, scratch);
+    matmul_.post(stream, a, transpose_a, b, transpose_b, c, accumulate, nullptr, scratch);
   } else if (!accumulate) {
     post_zero(gpu_, stream, c);  // an empty sum
+  }
+}
+
+void CudaKernels::matmul_bias(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                              bool transpose_b, const void* bias, const Matrix& c,
+                              Workspace scratch) {
+  check_matmul(a, b, c);
+  check_matmul_bias(a, bias, c);
+  check_scratch(scratch, matmul_scratch(a, transpose_a, b, transpose_b, c));
+  if (a.rows == 0 || a.columns == 0 || c.rows == 0 || c.columns == 0) {
+    post_zero(gpu_, stream, c);  // an empty sum
+    add_bias(stream, c, bias);
+  } else if (!matmul_.post(stream, a, transpose_a, b, transpose_b, c, false, bias, scratch)) {
+    add_bias(stream, c, bias);
   }
 }
 

@@ -2,15 +2,10 @@
 
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_status.h"
+#include "device/gpu.h"
 #include "device/kernels.h"
 
 namespace headrace::device::cuda {
-
-struct KernelOptions {
-  /// fp32 products may round their operands to tf32 (10 bits of mantissa), which is several times
-  /// as fast.
-  bool allow_tf32 = false;
-};
 
 /// Kernels of the CUDA device: checks the arguments, lays the work out over a grid and launches it.
 /// No sum uses atomics, so results are the same bits on one machine; those of matrix products are
@@ -19,10 +14,12 @@ struct KernelOptions {
 class CudaKernels : public Kernels {
  public:
   /// `gpu` must outlive the kernels.
-  CudaKernels(const Gpu& gpu, const KernelOptions& options);
+  CudaKernels(const Gpu& gpu, const GpuOptions& options);
 
   void matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
               const Matrix& c, bool accumulate, Workspace scratch) override;
+  void matmul_bias(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                   bool transpose_b, const void* bias, const Matrix& c, Workspace scratch) override;
   Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                        const Matrix& c) const override;
 
@@ -50,6 +47,11 @@ class CudaKernels : public Kernels {
                   Elements count, bool overwrite) override;
   void cast(Stream& stream, const void* source, DType source_dtype, void* target,
             DType target_dtype, Elements count) override;
+
+  void optimizer_update(Stream& stream, const OptimizerStep& step, const OptimizerArrays& arrays,
+                        int32_t* not_finite) override;
+  void gradient_statistics(Stream& stream, const void* gradient, DType dtype, Elements count,
+                           double* sums) override;
 
   void attention_forward(Stream& stream, const AttentionShape& shape, DType dtype, const void* q,
                          const void* k, const void* v, void* out, float* log_sum_exp,

@@ -1,7 +1,6 @@
 #include "device/cuda/cuda_launch.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
 
@@ -9,7 +8,6 @@ namespace headrace::device::cuda {
 
 namespace {
 
-constexpr int64_t kMostBlocksX = std::numeric_limits<int32_t>::max();
 constexpr uint32_t kWarp = 32;
 constexpr uint32_t kElementwiseThreads = 256;
 
@@ -28,7 +26,7 @@ CudaStream& cuda_stream(Stream& stream) {
 
 Launch make_launch(KernelId kernel, DType dtype, int64_t x, int64_t y, uint32_t threads,
                    int64_t shared_bytes) {
-  HR_CHECK(x >= 0 && x <= kMostBlocksX && y >= 0 && y <= kMostBlocksY,
+  HR_CHECK(x >= 0 && y >= 0 && (y == 0 || x <= kMostBlocks / y),
            "kernel {} would need {} x {} blocks", static_cast<int>(kernel), x, y);
   Launch launch;
   launch.kernel = kernel;

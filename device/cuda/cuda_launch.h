@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/cuda_stream.h"
@@ -17,11 +18,12 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
 /// Of Kernels' callers; InternalError for the stream of another device.
 CudaStream& cuda_stream(Stream& stream);
 
-/// What CUDA has of them in the second dimension of a grid.
-inline constexpr int64_t kMostBlocksY = 65535;
+/// A grid has no more: it is laid out in CUDA's first dimension, the only one that takes more than
+/// 65535.
+inline constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
 
-/// A grid of x by y blocks; nothing is launched where one of them is 0. InternalError where CUDA
-/// has no such grid.
+/// A grid of x by y blocks; nothing is launched where one of them is 0. InternalError for more than
+/// kMostBlocks.
 Launch make_launch(KernelId kernel, DType dtype, int64_t x, int64_t y, uint32_t threads,
                    int64_t shared_bytes = 0);
 

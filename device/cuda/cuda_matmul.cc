@@ -25,10 +25,11 @@ uint32_t alignment_of(const void* address) {
 }
 
 std::string describe(const LtProduct& p) {
-  return fmt::format("{}{} [{}, {}] ld {} times {}{} [{}, {}] ld {} into {} [{}, {}] ld {}",
+  return fmt::format("{}{} [{}, {}] ld {} times {}{} [{}, {}] ld {} into {} [{}, {}] ld {}{}",
                      to_string(p.ab_type), p.transpose_a ? "^T" : "", p.a_rows, p.a_columns, p.lda,
                      to_string(p.ab_type), p.transpose_b ? "^T" : "", p.b_rows, p.b_columns, p.ldb,
-                     to_string(p.c_type), p.c_rows, p.c_columns, p.ldc);
+                     to_string(p.c_type), p.c_rows, p.c_columns, p.ldc,
+                     p.has_bias ? " with a bias" : "");
 }
 
 void post_plain(const Gpu& gpu, Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
@@ -97,13 +98,14 @@ CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
   Choice choice;
   const Status status = gpu_.api.lt_choose(product, &choice.algorithm);
   choice.is_found = status.is_ok();
-  if (status.library == Status::Library::cublas_lt &&
-      (status.code == kLtNoneFound || status.code == kLtNotSupported)) {
+  const bool is_refused = status.library == Status::Library::cublas_lt &&
+                          (status.code == kLtNoneFound || status.code == kLtNotSupported);
+  if (is_refused && !product.has_bias) {  // with a bias there is another way
     log_message_once(LogLevel::warning, "cublaslt-none " + describe(product),
                      fmt::format("cuBLASLt has no algorithm for {} on {} ({}): a plain kernel "
                                  "computes it, many times slower",
                                  describe(product), gpu_.describe(), gpu_.api.describe(status)));
-  } else {
+  } else if (!is_refused) {
     gpu_.check(status,
                [&] { return "choosing an algorithm of cuBLASLt for " + describe(product); });
   }
@@ -111,24 +113,31 @@ CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
   return choice;
 }
 
-void CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
-                      bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) {
+bool CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                      bool transpose_b, const Matrix& c, bool accumulate, const void* bias,
+                      Workspace scratch) {
   const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
   const int64_t skipped = align_up(address, kWorkspaceAlignment) - address;
   const auto workspace = static_cast<size_t>(CudaMatmul::scratch(c).count() - kWorkspaceAlignment);
-  const LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace, allow_tf32_);
-  const Choice choice = choose(product);
+  LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace, allow_tf32_);
+  product.has_bias = bias != nullptr && alignment_of(bias) == 16;
+  Choice choice = choose(product);
+  if (!choice.is_found && product.has_bias) {
+    product.has_bias = false;
+    choice = choose(product);
+  }
   if (!choice.is_found) {
     post_plain(gpu_, stream, a, transpose_a, b, transpose_b, c, accumulate);
-    return;
+    return false;
   }
   cuda_stream(stream).post([this, product, algorithm = choice.algorithm, first = b.data,
-                            second = a.data, out = c.data, beta = accumulate ? 1.0F : 0.0F,
+                            second = a.data, out = c.data, beta = accumulate ? 1.0F : 0.0F, bias,
                             work = scratch.data + skipped](StreamHandle handle) {
-    gpu_.check(
-        gpu_.api.lt_multiply(product, algorithm, 1.0F, first, second, beta, out, work, handle),
-        [&] { return "cublasLtMatmul of " + describe(product); });
+    gpu_.check(gpu_.api.lt_multiply(product, algorithm, 1.0F, first, second, beta, out, bias, work,
+                                    handle),
+               [&] { return "cublasLtMatmul of " + describe(product); });
   });
+  return product.has_bias;
 }
 
 }  // namespace headrace::device::cuda

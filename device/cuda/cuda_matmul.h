@@ -16,9 +16,10 @@ class CudaMatmul {
  public:
   CudaMatmul(const Gpu& gpu, bool allow_tf32) : gpu_(gpu), allow_tf32_(allow_tf32) {}
 
-  /// Arguments as of Kernels::matmul, checked and not empty.
-  void post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
-            const Matrix& c, bool accumulate, Workspace scratch);
+  /// Arguments as of Kernels::matmul, checked and not empty. `bias`: null, or added to every row of
+  /// c, if it can be in the same pass; returns whether it was.
+  bool post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
+            const Matrix& c, bool accumulate, const void* bias, Workspace scratch);
   static Bytes scratch(const Matrix& c);
 
  private:

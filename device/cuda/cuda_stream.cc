@@ -5,12 +5,13 @@
 
 namespace headrace::device::cuda {
 
-EventOwner::EventOwner(const Gpu& gpu) : gpu_(gpu) {
+CudaEvent::CudaEvent(const Gpu& gpu, Completion recorded)
+    : gpu_(gpu), recorded_(std::move(recorded)) {
   gpu_.enter();
   gpu_.check(gpu_.api.event_create(&handle_), [] { return std::string("cudaEventCreate"); });
 }
 
-EventOwner::~EventOwner() {
+CudaEvent::~CudaEvent() {
   gpu_.log_failure(gpu_.api.event_destroy(handle_), "cudaEventDestroy");
 }
 
@@ -29,8 +30,11 @@ void CudaEvent::wait() const {
 }
 
 CudaStream::CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string name)
-    : gpu_(gpu), ranges_(ranges), name_(name), worker_(std::move(name)) {
-  gpu_.enter();
+    : gpu_(gpu),
+      ranges_(ranges),
+      name_(name),
+      drained_(gpu, Completion::done()),
+      worker_(std::move(name)) {
   gpu_.check(gpu_.api.stream_create(&handle_),
              [&] { return fmt::format("cudaStreamCreate of \"{}\"", name_); });
 }
@@ -38,9 +42,11 @@ CudaStream::CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string nam
 CudaStream::~CudaStream() {
   worker_.drain();
   gpu_.log_failure(gpu_.api.set_device(gpu_.ordinal), "cudaSetDevice");
-  // An error of the stream itself was nobody's to ask for: it is dropped.
-  if (!gpu_.api.stream_synchronize(handle_).is_ok()) {
-    log_debug("stream \"{}\" ends with an error that nobody has asked for", name_);
+  try {
+    drain();
+  } catch (const CudaError& error) {
+    log_debug("stream \"{}\" ends with an error that nobody has asked for: {}", name_,
+              error.what());
   }
   gpu_.log_failure(gpu_.api.stream_destroy(handle_), "cudaStreamDestroy");
 }
@@ -79,20 +85,20 @@ void CudaStream::set_error(std::exception_ptr error) {
   }
 }
 
-/// Waits until CUDA has run what was posted to it.
+/// Waits until CUDA has run what was posted to it, asleep: cudaStreamSynchronize would take a core
+/// for as long as that is.
 void CudaStream::drain() {
-  gpu_.check(gpu_.api.stream_synchronize(handle_),
-             [&] { return fmt::format("cudaStreamSynchronize of \"{}\"", name_); });
+  gpu_.check(gpu_.api.event_record(drained_.handle(), handle_),
+             [&] { return fmt::format("cudaEventRecord at the end of \"{}\"", name_); });
+  drained_.wait();
 }
 
 void CudaStream::run_on_host(std::function<void()> task) {
-  queue([this, task = std::move(task)] {
-    auto work = [&](StreamHandle) {
-      drain();
-      task();
-    };
-    run(work);
-  });
+  const auto work = [this, task = std::move(task)](StreamHandle) {
+    drain();
+    task();
+  };
+  post(work, true);
 }
 
 /// Whether CUDA copies without the host: no side is pageable.
@@ -110,7 +116,7 @@ void CudaStream::copy_async(void* target, const void* source, Bytes size) {
     return;
   }
   const bool needs_host = !is_device_side_copy(target, source, size);
-  auto copy = [this, target, source, size, needs_host](StreamHandle stream) {
+  const auto copy = [this, target, source, size, needs_host](StreamHandle stream) {
     gpu_.check(gpu_.api.copy(target, source, static_cast<size_t>(size.count()), stream), [&] {
       return fmt::format("cudaMemcpyAsync of {} bytes from {} to {} in \"{}\"", size.count(),
                          fmt::ptr(source), fmt::ptr(target), name_);
@@ -119,11 +125,7 @@ void CudaStream::copy_async(void* target, const void* source, Bytes size) {
       drain();  // only now has the host's side been used
     }
   };
-  if (needs_host) {
-    queue([this, copy]() mutable { run(copy); });
-  } else {
-    post(copy);
-  }
+  post(copy, needs_host);
 }
 
 void CudaStream::fill_zero_async(void* target, Bytes size) {
@@ -147,24 +149,20 @@ void CudaStream::wait(const EventRef& event) {
     run_on_host([event] { event->wait(); });  // of another device
     return;
   }
-  auto wait_for_it = [this, event, ours](StreamHandle stream) {
+  const auto wait_for_it = [this, event, ours](StreamHandle stream) {
     ours->recorded().wait();  // fails where the other stream has failed before
     gpu_.check(gpu_.api.stream_wait_event(stream, ours->handle()),
                [&] { return fmt::format("cudaStreamWaitEvent in \"{}\"", name_); });
   };
-  if (ours->recorded().is_done()) {
-    post(wait_for_it);
-  } else {
-    queue([this, wait_for_it]() mutable { run(wait_for_it); });
-  }
+  post(wait_for_it, !ours->recorded().is_done());
 }
 
 EventRef CudaStream::record() {
   const auto promise = std::make_shared<Promise>();
   auto event = std::make_shared<const CudaEvent>(gpu_, promise->completion());
   // Where the stream has failed, run() leaves `record_it` out: the promise must end all the same.
-  auto record_it = [this, promise, event] {
-    auto work = [&](StreamHandle stream) {
+  const auto record_it = [this, promise, event] {
+    const auto work = [&](StreamHandle stream) {
       gpu_.check(gpu_.api.event_record(event->handle(), stream),
                  [&] { return fmt::format("cudaEventRecord in \"{}\"", name_); });
     };
@@ -175,11 +173,7 @@ EventRef CudaStream::record() {
       promise->set_done();
     }
   };
-  if (must_queue()) {
-    queue(record_it);
-  } else {
-    record_it();
-  }
+  in_turn(record_it, false);
   return event;
 }
 

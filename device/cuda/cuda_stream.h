@@ -15,36 +15,25 @@
 
 namespace headrace::device::cuda {
 
-/// A cudaEvent_t. Owns it.
-class EventOwner {
- public:
-  explicit EventOwner(const Gpu& gpu);
-  EventOwner(const EventOwner&) = delete;
-  EventOwner& operator=(const EventOwner&) = delete;
-  ~EventOwner();
-  EventHandle handle() const { return handle_; }
-
- private:
-  const Gpu& gpu_;
-  EventHandle handle_ = nullptr;
-};
-
-/// A point in a CudaStream. `recorded` ends when CUDA's event was recorded in CUDA's stream, which
-/// is later than record() where work for the host lies before it; it fails with the stream's error.
+/// A point in a CudaStream; owns the cudaEvent_t. `recorded` ends when CUDA's event was recorded in
+/// CUDA's stream, which is later than record() where work for the host lies before it; it fails
+/// with the stream's error.
 class CudaEvent : public Event {
  public:
-  CudaEvent(const Gpu& gpu, Completion recorded)
-      : gpu_(gpu), event_(gpu), recorded_(std::move(recorded)) {}
+  CudaEvent(const Gpu& gpu, Completion recorded);
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  ~CudaEvent() override;
 
   bool is_done() const override;
   void wait() const override;
 
   const Completion& recorded() const { return recorded_; }
-  EventHandle handle() const { return event_.handle(); }
+  EventHandle handle() const { return handle_; }
 
  private:
   const Gpu& gpu_;
-  EventOwner event_;
+  EventHandle handle_ = nullptr;
   Completion recorded_;
 };
 
@@ -72,18 +61,24 @@ class CudaStream : public Stream {
   void run_on_host(std::function<void()> task) override;
   void synchronize() override;
 
-  /// Calls work(stream handle), which posts to CUDA, after what was posted before: now or later. An
-  /// exception is the stream's error.
+  /// Calls work(stream handle), which posts to CUDA, after what was posted before: at once, or on
+  /// the stream's thread where that has something to do before or the work `needs_thread`, because
+  /// it waits. An exception is the stream's error.
   template <class Work>
-  void post(Work work) {
-    if (must_queue()) {
-      queue([this, work = std::move(work)]() mutable { run(work); });
-    } else {
-      run(work);
-    }
+  void post(Work work, bool needs_thread = false) {
+    in_turn([this, work = std::move(work)] { run(work); }, needs_thread);
   }
 
  private:
+  template <class Step>
+  void in_turn(Step step, bool needs_thread) {
+    if (needs_thread || must_queue()) {
+      queue(std::move(step));
+    } else {
+      step();
+    }
+  }
+
   bool must_queue() const;
   void queue(std::function<void()> step);
   void end_step();
@@ -93,7 +88,7 @@ class CudaStream : public Stream {
   bool is_device_side_copy(const void* target, const void* source, Bytes size) const;
 
   template <class Work>
-  void run(Work& work) {
+  void run(const Work& work) {
     if (error()) {
       return;
     }
@@ -108,6 +103,7 @@ class CudaStream : public Stream {
   const Gpu& gpu_;
   const HostRanges& ranges_;
   std::string name_;
+  CudaEvent drained_;  ///< of the stream's thread
   StreamHandle handle_ = nullptr;
   mutable std::mutex mutex_;
   int64_t queued_ = 0;        ///< steps that must run before the caller may post itself

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "device/optimizer.h"
 
 /// Kernels of the CUDA device as the host side names and calls them. Arguments are plain structures
 /// of device pointers and sizes; strides count elements.
@@ -26,6 +27,8 @@ enum class KernelId : uint8_t {
   cross_entropy_tile,
   cross_entropy_loss,
   cross_entropy_gradient,
+  optimizer_update,
+  gradient_statistics,
   matmul,
   attention_forward,
   attention_delta,
@@ -48,9 +51,9 @@ struct Launch {
   DType target_dtype = DType::f32;
   FlashVariant variant = FlashVariant::dim64;  ///< of the flash kernels
   uint32_t grid_x = 1;                         ///< blocks
-  uint32_t grid_y = 1;
-  uint32_t threads = 1;       ///< per block, a multiple of 32
-  uint32_t shared_bytes = 0;  ///< per block
+  uint32_t grid_y = 1;                         ///< rows of them; 2^31 - 1 blocks in all
+  uint32_t threads = 1;                        ///< per block, a multiple of 32
+  uint32_t shared_bytes = 0;                   ///< per block
 };
 
 /// Most threads of a block that any kernel is built for.
@@ -135,6 +138,23 @@ struct CrossEntropyArguments {
   int64_t logits_stride = 0, dlogits_stride = 0;
   int64_t tokens = 0, columns = 0, first = 0;
   float scale = 0;
+};
+
+/// grid: x pieces of kPiece elements.
+struct OptimizerArguments {
+  static constexpr int64_t kPiece = 4096;
+  OptimizerStep step;
+  OptimizerArrays arrays;
+  int32_t* not_finite = nullptr;
+  bool vectorized = false;  ///< every array begins at a multiple of 16 bytes
+};
+
+/// grid: x blocks of kStatisticsBlock elements; kLanes threads.
+struct StatisticsArguments {
+  static constexpr int64_t kLanes = 64;
+  const void* gradient = nullptr;
+  double* sums = nullptr;
+  int64_t count = 0;
 };
 
 /// Products that cuBLASLt has no algorithm for: c = op(a) op(b) + (accumulate ? c : 0), row-major,

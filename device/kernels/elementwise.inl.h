@@ -29,13 +29,17 @@ HR_KERNEL void accumulate_row(const Block& block, const T* source, float* target
                  [=](int64_t i) HR_KERNEL_LAMBDA { target[i] = target[i] + to_f32(source[i]); });
 }
 
+template <class T>
+HR_KERNEL double square_f64(T stored) {
+  const auto value = static_cast<double>(to_f32(stored));
+  return value * value;
+}
+
 /// Sum of values[i]^2 in fp64; NaN or inf exactly when a value is not finite.
-template <class Block>
-HR_KERNEL double sum_of_squares(const Block& block, const float* values, int64_t count) {
-  return block.reduce_sum_f64(count, [=](int64_t i) HR_KERNEL_LAMBDA {
-    const auto value = static_cast<double>(values[i]);
-    return value * value;
-  });
+template <class Block, class T>
+HR_KERNEL double sum_of_squares(const Block& block, const T* values, int64_t count) {
+  return block.reduce_sum_f64(count,
+                              [=](int64_t i) HR_KERNEL_LAMBDA { return square_f64(values[i]); });
 }
 
 /// out[i] = silu(gate[i]) * up[i]; out may be gate or up.

@@ -254,6 +254,7 @@ void Resolver::resolve_headrace() {
   settings.policy = context_.policy.value_or(policy_of(own.policy()));
   note_unread_limits();
   settings.link_limit = bytes_if(own.has_link_limit(), own.link_limit());
+  settings.tf32 = own.tf32();
   settings.vocab_tile = own.vocab_tile();
   settings.max_shard_size = Bytes(own.max_shard_size());
   settings.seed =
@@ -323,13 +324,30 @@ void Resolver::resolve_compute() {
         "headrace.device_memory: with headrace.compute = host there is no device tier; remove one "
         "of the two");
   }
-  const OffloadSettings& offload = settings.offload;
-  if (offload.optimizer_ratio.value_or(1) < 1 &&
-      (!wants_device || offload.optimizer == OffloadDevice::none)) {
-    note(LogLevel::warning, "zero_optimization.offload_optimizer.ratio has no effect: {}",
-         wants_device ? "the optimizer is not offloaded" : "there is no device tier");
+  if (settings.tf32 && (settings.dtype != DType::f32 || !context_.has_gpu)) {
+    note(LogLevel::info, "headrace.tf32: has no effect, {}",
+         settings.dtype != DType::f32 ? "the training is not in fp32" : "there is no GPU");
   }
+  note_idle_ratio(wants_device);
   note_idle_limits();
+}
+
+void Resolver::note_idle_ratio(bool wants_device) {
+  const OffloadSettings& offload = result_.settings.offload;
+  if (offload.optimizer_ratio.value_or(1) == 1) {
+    return;
+  }
+  const char* why = nullptr;
+  if (!wants_device) {
+    why = "there is no device tier";
+  } else if (offload.optimizer == OffloadDevice::none) {
+    why = "the optimizer is not offloaded";
+  } else if (result_.settings.state.moment_dtype == DType::u8) {
+    why = "8-bit moments are updated by the CPU";
+  }
+  if (why != nullptr) {
+    note(LogLevel::warning, "zero_optimization.offload_optimizer.ratio has no effect: {}", why);
+  }
 }
 
 void Resolver::note_idle_limits() {

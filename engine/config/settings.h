@@ -8,6 +8,7 @@
 #include "aio/io.h"
 #include "base/dtype.h"
 #include "base/units.h"
+#include "device/gpu.h"
 #include "engine/accumulation_order.h"
 #include "engine/optimizer/update.h"
 #include "engine/state_format.h"
@@ -140,6 +141,8 @@ struct Settings {
   std::optional<Bytes> link_limit;  ///< per second between host and device, each way
   PolicyKind policy = PolicyKind::optimal;
   ComputePlace compute = ComputePlace::host;
+  device::GpuSearch gpu{std::nullopt, "none was looked for"};  ///< on this machine
+  bool tf32 = false;  ///< fp32 products of a GPU may round their operands
   int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time
   Bytes max_shard_size{5'000'000'000};
   uint64_t seed = 42;

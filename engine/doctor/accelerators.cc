@@ -3,9 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,6 +11,7 @@
 
 #include "base/system_file.h"
 #include "device/gpu.h"
+#include "tiers/topology.h"
 
 namespace headrace::engine {
 
@@ -74,11 +73,8 @@ using CuDeviceGetName = int(char*, int, int);
 using CuDeviceTotalMem = int(size_t*, int);
 using CuDeviceGetPciBusId = int(char*, int, int);
 
-int numa_node_of(std::string bus_id, const std::string& root) {
-  std::transform(bus_id.begin(), bus_id.end(), bus_id.begin(),
-                 [](unsigned char sign) { return std::tolower(sign); });
-  const std::string text = first_line_of(root + "/sys/bus/pci/devices/" + bus_id + "/numa_node");
-  return text.starts_with('-') ? -1 : static_cast<int>(number_in(text).value_or(-1));
+int numa_node_of(const std::string& bus_id, const std::string& root) {
+  return tiers::pci_numa_node(bus_id, root).value_or(-1);
 }
 
 /// Fills in what the driver's library says; the text is why it says nothing.

@@ -22,7 +22,7 @@ struct Rate {
 struct Hardware {
   Rate compute;        ///< floating point operations of the network in the training dtype
   Rate cpu_memory;     ///< bytes that optimizer and accumulation move on the host
-  Rate device_memory;  ///< bytes that accumulation moves on the device
+  Rate device_memory;  ///< bytes that optimizer and accumulation move on the device
   Rate host_to_device;
   Rate device_to_host;
   Rate nvme_read;  ///< each while both go on, all drives together

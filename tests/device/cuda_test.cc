@@ -50,6 +50,19 @@ TEST_F(CudaTest, EverythingIsGivenBack) {
   EXPECT_EQ(fake_->live_objects(), 0);
 }
 
+TEST_F(CudaTest, TheFakeFindsACpuThatReadsDeviceMemory) {
+  FakeCuda::Options options;
+  options.protects_memory = true;
+  start(options);
+  const auto memory = device_->allocate(Bytes(4096));
+  std::vector<std::byte> seen(16, std::byte{1});
+  stream_->copy_async(seen.data(), memory->data(), Bytes(16));
+  stream_->synchronize();
+  EXPECT_EQ(seen, std::vector<std::byte>(16));
+  const auto* const first = reinterpret_cast<const volatile char*>(memory->data());
+  EXPECT_DEATH(static_cast<void>(*first == 'x'), "");
+}
+
 TEST_F(CudaTest, MemoryIsZeroAtFirst) {
   start();
   const auto memory = device_->allocate(Bytes(5000));
@@ -139,9 +152,8 @@ TEST_F(CudaTest, ErrorsOfCallsSayWhatWasAsked) {
 
 // Whichever call fails first: it is the stream's error, and nothing hangs.
 TEST_F(CudaTest, EveryCallMayFail) {
-  for (const char* call :
-       {"copy", "fill", "launch", "event_create", "event_record", "event_synchronize",
-        "stream_wait_event", "stream_synchronize", "lt_choose", "lt_multiply"}) {
+  for (const char* call : {"copy", "fill", "launch", "event_create", "event_record",
+                           "event_synchronize", "stream_wait_event", "lt_choose", "lt_multiply"}) {
     SCOPED_TRACE(call);
     start();
     const auto other = device_->create_stream("other");
@@ -259,6 +271,28 @@ TEST_F(CudaTest, AlgorithmsAreChosenOncePerProduct) {
   stream_->synchronize();
   EXPECT_EQ(fake_->calls("lt_choose"), 1);
   EXPECT_EQ(fake_->calls("lt_multiply"), 5);
+}
+
+TEST_F(CudaTest, ABiasIsAddedInThePassOfTheProductWhereThatWorks) {
+  for (const bool has_bias : {true, false}) {
+    for (const int64_t shift : {0, 1}) {
+      FakeCuda::Options options;
+      options.has_bias = has_bias;
+      start(options);
+      TestMatrix a = matrix(DType::bf16, 32, 48);
+      TestMatrix c = matrix(DType::bf16, 32, 32);
+      const TestMatrix bias(*device_, *stream_, DType::bf16, 1, 32, 32, shift);
+      const Bytes size =
+          device_->kernels().matmul_scratch(a.view(), false, a.view(), true, c.view());
+      const auto work = device_->allocate(size);
+      const int64_t before = fake_->calls("launch");
+      device_->kernels().matmul_bias(*stream_, a.view(), false, a.view(), true, bias.data(),
+                                     c.view(), {work->data(), size});
+      stream_->synchronize();
+      EXPECT_EQ(fake_->calls("lt_multiply"), 1);
+      EXPECT_EQ(fake_->calls("launch") - before, has_bias && shift == 0 ? 0 : 1);
+    }
+  }
 }
 
 TEST_F(CudaTest, Tf32OnlyWhereAskedForAndOnlyForFp32) {
@@ -382,20 +416,34 @@ TEST_F(CudaTest, HeadsTooLargeForTheGpuAreRefusedWithAWayOut) {
   EXPECT_NE(text.find("headrace.compute: host"), std::string::npos) << text;
 }
 
-/// More heads than a grid's second dimension may have. Sequences of one see themselves alone.
-TEST_F(CudaTest, AttentionOverManySequences) {
-  start({});
-  constexpr int64_t kBatch = 65536;
+/// More blocks in a column than CUDA's second dimension takes. With one position the output is v.
+TEST_F(CudaTest, AttentionOverMoreHeadsThanAGridHasRows) {
+  start();
+  constexpr int64_t kBatch = 65535 + 7;
   const AttentionShape shape{kBatch, 1, 1, 1, 4, 1.0F, 4, 4, 4, 4};
   TestMatrix x = matrix(DType::f32, kBatch, 4);
+  x.fill([](int64_t r, int64_t c) { return static_cast<double>(r * 4 + c); });
   TestMatrix out = matrix(DType::f32, kBatch, 4);
-  TestMatrix log_sum_exp = matrix(DType::f32, kBatch, 1);
-  x.fill([](int64_t r, int64_t c) { return static_cast<double>((r + c) % 1000) * 0x1p-8; });
+  TestMatrix log_sum_exp = matrix(DType::f32, 1, kBatch);
   const Bytes size = device_->kernels().attention_scratch(shape, DType::f32);
   const auto work = device_->allocate(size);
   device_->kernels().attention_forward(*stream_, shape, DType::f32, x.data(), x.data(), x.data(),
                                        out.data(), log_sum_exp.data<float>(), {work->data(), size});
-  EXPECT_TRUE(out.download().bits() == x.download().bits());
+  EXPECT_EQ(out.download().bits(), x.bits());
+}
+
+/// cudaStreamSynchronize would take a core for as long as it waits.
+TEST_F(CudaTest, WaitingForTheDeviceIsAsleep) {
+  start();
+  const auto memory = device_->allocate(Bytes(64));
+  std::vector<std::byte> host(64);
+  const int64_t spun = fake_->calls("stream_synchronize");
+  stream_->fill_zero_async(memory->data(), Bytes(64));
+  stream_->run_on_host([] {});
+  stream_->copy_async(host.data(), memory->data(), Bytes(64));
+  stream_->synchronize();
+  stream_.reset();
+  EXPECT_EQ(fake_->calls("stream_synchronize"), spun);
 }
 
 TEST(CudaBackend, FindsAGpuThatRunsItsKernels) {

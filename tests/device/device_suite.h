@@ -46,7 +46,8 @@ inline std::vector<DeviceFactory> all_devices() {
                                         {"fake_cuda", make_fake_cuda_device}};
   if (std::getenv("HEADRACE_TEST_GPU") != nullptr) {
     if (const GpuSearch search = find_gpu(); search.gpu) {
-      devices.push_back({"gpu", search.gpu->make_device, 16});
+      const auto make = [found = *search.gpu] { return found.make_device({}); };
+      devices.push_back({"gpu", make, 16});
     }
   }
   return devices;

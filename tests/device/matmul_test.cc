@@ -141,6 +141,44 @@ TEST_P(MatmulTest, EmptyProducts) {
   }
 }
 
+TEST_P(MatmulTest, ABiasIsAddedToEveryRow) {
+  Random random(6, 0);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const int64_t depth : {0, 37, 70}) {
+      // On and off 16 bytes: in the product's pass or after it.
+      for (const int64_t shift : {0, 1}) {
+        const Product p{21, 40, depth, false, true, false, dtype, dtype, shift, shift};
+        TestMatrix a = operand(p, false, p.m, p.k);
+        TestMatrix b = operand(p, true, p.k, p.n);
+        TestMatrix bias = matrix(dtype, 1, p.n, 0, shift);
+        TestMatrix c = matrix(dtype, p.m, p.n, p.padding, p.shift);
+        a.fill_normal(random);
+        b.fill_normal(random);
+        bias.fill_normal(random);
+        const Bytes size = kernels().matmul_scratch(a.view(), false, b.view(), true, c.view());
+        kernels().matmul_bias(*stream_, a.view(), false, b.view(), true, bias.data(), c.view(),
+                              scratch(size));
+        c.download();
+        for (int64_t i = 0; i < p.m; ++i) {
+          for (int64_t j = 0; j < p.n; ++j) {
+            double product = 0;
+            double magnitude = std::abs(bias(0, j));
+            for (int64_t x = 0; x < p.k; ++x) {
+              product += a(i, x) * b(j, x);
+              magnitude += std::abs(a(i, x) * b(j, x));
+            }
+            const double sum = product + bias(0, j);
+            const double bound = static_cast<double>(p.k + 3) * 0x1p-24 * magnitude +
+                                 rounding_error(dtype, product) + rounding_error(dtype, sum);
+            expect_near(c(i, j), sum, bound,
+                        [&] { return fmt::format("{} at ({}, {})", p.describe(), i, j); });
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(MatmulTest, NanAndInfinityStayInTheirRows) {
   Random random(5, 0);
   for (const DTypes& dtypes : kDTypes) {

@@ -6,43 +6,12 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "device/cuda/cuda_device.h"
-#include "device/gpu.h"
-#include "e2e/training_harness.h"
-#include "engine/gpu_options.h"
-#include "model/model_config.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "e2e/cuda_training.h"
 
 namespace headrace {
 namespace {
 
 using device::testing::FakeCuda;
-
-model::ModelConfig tiny_model() {
-  model::ModelConfig config;
-  config.family = model::Family::qwen3;
-  config.vocab_size = 203;
-  config.hidden_size = 64;
-  config.intermediate_size = 136;
-  config.layers = 3;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 24;
-  config.max_positions = 64;
-  config.qk_norm = true;
-  return config;
-}
-
-test::CurveSettings curve_of(const std::string& folder, DType dtype) {
-  test::CurveSettings settings;
-  settings.model_folder = folder;
-  settings.dtype = dtype;
-  settings.shape = {2, 24};
-  settings.loss_scale = dtype == DType::f16 ? 1024 : 1;
-  settings.steps = test::random_steps(7, 4, 2, settings.shape, 203);
-  settings.learning_rates.assign(settings.steps.size(), 1e-3);
-  return settings;
-}
 
 struct Placement {
   const char* name;
@@ -50,13 +19,15 @@ struct Placement {
   std::optional<Tier> param;
   std::optional<Tier> optimizer;
   bool host_activations;
+  double ratio = 1;
 };
 
-// Without a setting the optimizer's state is in the host all the same: the CPU updates it.
+// Where state stays on the device, the device updates it.
 constexpr Placement kPlacements[] = {
-    {"weights on the device", 64 << 10, {}, {}, false},
+    {"all on the device", 64 << 10, {}, {}, false},
     {"cpu offload", 4096, Tier::host, Tier::host, true},
     {"nvme offload", 4096, Tier::nvme, Tier::nvme, true},
+    {"half of the optimizer on the device", 6144, Tier::host, Tier::host, true, 0.5},
 };
 
 engine::EngineOptions options_of(const Placement& placement) {
@@ -66,15 +37,8 @@ engine::EngineOptions options_of(const Placement& placement) {
   options.memory.offload_param = placement.param;
   options.memory.offload_optimizer = placement.optimizer;
   options.memory.host_activations = placement.host_activations;
+  options.memory.offload_ratio = placement.ratio;
   options.vocab_tile = 64;
-  return options;
-}
-
-engine::EngineOptions on(engine::EngineOptions options, const std::shared_ptr<FakeCuda>& fake) {
-  device::GpuFound found;
-  found.description = "the fake GPU";
-  found.make_device = [fake] { return std::make_unique<device::cuda::CudaDevice>(fake, 0); };
-  engine::use_gpu(options, found);
   return options;
 }
 
@@ -98,14 +62,14 @@ class CudaTraining : public testing::TestWithParam<DType> {};
 
 TEST_P(CudaTraining, HasTheNumbersOfTheCpuForEveryPlacement) {
   const test::TemporaryFolder folder;
-  model::init_model(tiny_model(), DType::f32, 3, folder.path());
-  const test::CurveSettings settings = curve_of(folder.path(), GetParam());
+  model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = test::gpu_curve(folder.path(), GetParam());
   const test::Curve reference = train_curve(settings, options_of(kPlacements[1]));
   std::optional<test::Curve> first;
   for (const Placement& placement : kPlacements) {
     SCOPED_TRACE(placement.name);
     const auto fake = std::make_shared<FakeCuda>();
-    const test::Curve curve = train_curve(settings, on(options_of(placement), fake));
+    const test::Curve curve = train_curve(settings, test::on_gpu(options_of(placement), fake));
     expect_close(curve, reference, GetParam());
     if (!first) {
       first = curve;
@@ -114,10 +78,10 @@ TEST_P(CudaTraining, HasTheNumbersOfTheCpuForEveryPlacement) {
     EXPECT_EQ(fake->live_objects(), 0);
     EXPECT_GT(fake->calls("lt_multiply"), 0);
     // Tokens, labels and the loss of each pass are the only bytes in memory that is not registered:
-    // two for the embedding, two for the head, two for the gradient of the embedding, one back. The
-    // rope table comes once.
-    const auto passes = static_cast<int64_t>(settings.steps.size() * 2);
-    EXPECT_LE(fake->pageable_copies(), passes * 7 + 1);
+    // two for the embedding, two for the head, two for the gradient of the embedding, one back; and
+    // once a step whether all updates are finite. The rope table comes once.
+    const auto steps = static_cast<int64_t>(settings.steps.size());
+    EXPECT_LE(fake->pageable_copies(), steps * (2 * 7 + 1) + 1);
   }
 }
 
@@ -126,25 +90,25 @@ INSTANTIATE_TEST_SUITE_P(DTypes, CudaTraining, testing::Values(DType::f32, DType
 
 TEST(CudaRun, UnregisteredHostMemoryChangesNoBit) {
   const test::TemporaryFolder folder;
-  model::init_model(tiny_model(), DType::f32, 3, folder.path());
-  const test::CurveSettings settings = curve_of(folder.path(), DType::bf16);
+  model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = test::gpu_curve(folder.path(), DType::bf16);
   FakeCuda::Options refusing;
   refusing.can_register = false;
   const auto fake = std::make_shared<FakeCuda>();
   const auto unregistered = std::make_shared<FakeCuda>(refusing);
-  EXPECT_EQ(train_curve(settings, on(options_of(kPlacements[2]), fake)),
-            train_curve(settings, on(options_of(kPlacements[2]), unregistered)));
+  EXPECT_EQ(train_curve(settings, test::on_gpu(options_of(kPlacements[2]), fake)),
+            train_curve(settings, test::on_gpu(options_of(kPlacements[2]), unregistered)));
   EXPECT_GT(unregistered->pageable_copies(), fake->pageable_copies());
 }
 
 TEST(CudaRun, AFailureOnTheDeviceEndsTheStepWithItsCause) {
   const test::TemporaryFolder folder;
-  model::init_model(tiny_model(), DType::f32, 3, folder.path());
-  const test::CurveSettings settings = curve_of(folder.path(), DType::f32);
+  model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = test::gpu_curve(folder.path(), DType::f32);
   const auto fake = std::make_shared<FakeCuda>();
   fake->fail_on_device(200, 700);
   try {
-    train_curve(settings, on(options_of(kPlacements[1]), fake));
+    train_curve(settings, test::on_gpu(options_of(kPlacements[1]), fake));
     FAIL() << "trained on a broken device";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("cudaErrorIllegalAddress"), std::string::npos)
@@ -157,23 +121,42 @@ TEST(CudaRun, BudgetOfTheDeviceIsWhatIsFreeLessHeadroom) {
   found.memory = kGiB * 100;
   found.free_memory = kGiB * 90;
   engine::EngineOptions options;
-  engine::use_gpu(options, found);
+  engine::use_gpu(options, found, {});
   EXPECT_EQ(options.memory.device_memory, kGiB * 88);
   options.memory.device_memory = kGiB * 10;
-  engine::use_gpu(options, found);
+  engine::use_gpu(options, found, {});
   EXPECT_EQ(options.memory.device_memory, kGiB * 10);
 }
 
-TEST(CudaRun, StateOnDiskIsOverwrittenWhateverTheRatioSays) {
-  engine::EngineOptions options;
-  engine::MemoryRequest& memory = options.memory;
-  memory.wants_in_place = true;
-  memory.offload_param = memory.offload_optimizer = Tier::nvme;
-  memory.device_memory = kGiB;
-  memory.offload_ratio = 0.5;
-  EXPECT_FALSE(memory.in_place()) << "on an emulated device half of the optimizer stays there";
-  engine::use_gpu(options, device::GpuFound());
-  EXPECT_TRUE(memory.in_place());
+TEST(CudaRun, Tf32IsUsedWhereAskedFor) {
+  const test::TemporaryFolder folder;
+  model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = test::gpu_curve(folder.path(), DType::f32);
+  const auto curve_with = [&](bool tf32) {
+    return train_curve(
+        settings, test::on_gpu(options_of(kPlacements[0]), std::make_shared<FakeCuda>(), {tf32}));
+  };
+  const test::Curve exact = curve_with(false);
+  const test::Curve rounded = curve_with(true);
+  EXPECT_NE(rounded.losses.front(), exact.losses.front());
+  for (size_t step = 0; step < exact.losses.size(); ++step) {
+    EXPECT_NEAR(rounded.losses[step], exact.losses[step], loss_tolerance(DType::f16)) << step;
+  }
+}
+
+TEST(CudaRun, HostMemoryIsOnTheGpusNodeWhereTheGpuUpdates) {
+  const std::vector<tiers::NumaNode> nodes = {{0, kGiB * 64, 8}, {1, kGiB * 32, 8}};
+  engine::MemoryRequest request;
+  request.host_memory = kGiB * 32;
+  EXPECT_EQ(engine::memory_node_for(1, request, nodes), 1);
+  EXPECT_EQ(engine::memory_node_for({}, request, nodes), std::nullopt);
+  EXPECT_EQ(engine::memory_node_for(0, request, {nodes[0]}), std::nullopt) << "there is one";
+  EXPECT_EQ(engine::memory_node_for(7, request, nodes), std::nullopt) << "not ours to use";
+  request.host_memory = kGiB * 33;
+  EXPECT_EQ(engine::memory_node_for(0, request, nodes), 0);
+  EXPECT_EQ(engine::memory_node_for(1, request, nodes), std::nullopt) << "too small";
+  request.offload_optimizer = Tier::host;
+  EXPECT_EQ(engine::memory_node_for(0, request, nodes), std::nullopt) << "the CPU updates";
 }
 
 /// The real GPU, where the tests with the label gpu ask for it.
@@ -187,14 +170,14 @@ TEST(GpuTraining, HasTheNumbersOfTheCpuForEveryPlacement) {
   }
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const test::TemporaryFolder folder;
-    model::init_model(tiny_model(), DType::f32, 3, folder.path());
-    const test::CurveSettings settings = curve_of(folder.path(), dtype);
+    model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+    const test::CurveSettings settings = test::gpu_curve(folder.path(), dtype);
     const test::Curve reference = train_curve(settings, options_of(kPlacements[1]));
     std::optional<test::Curve> first;
     for (const Placement& placement : kPlacements) {
       SCOPED_TRACE(placement.name);
       engine::EngineOptions options = options_of(placement);
-      engine::use_gpu(options, *search.gpu);
+      engine::use_gpu(options, *search.gpu, {});
       const test::Curve curve = train_curve(settings, options);
       expect_close(curve, reference, dtype);
       first = first ? first : curve;

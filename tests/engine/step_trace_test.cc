@@ -53,6 +53,63 @@ std::map<size_t, std::vector<size_t>> positions_of(const StepTrace& trace, StepK
   return found;
 }
 
+/// The CPU never touches device memory, nor the device that of the host.
+TEST(StepTrace, EveryLaneFindsItsObjectsInItsTier) {
+  for (const std::optional<Tier>& optimizer : {std::optional<Tier>(), std::optional(Tier::host)}) {
+    for (const bool tied : {false, true}) {
+      for (const bool fp32_gradients : {false, true}) {
+        for (const int64_t micro_batches : {1, 3}) {
+          MemoryRequest request = request_of({}, optimizer, true);
+          request.offload_ratio = 0.5;
+          request.micro_batches = micro_batches;
+          request.fp32_gradients = fp32_gradients;
+          request.device_memory = kGiB;
+          request.host_memory = kGiB;
+          const MemoryPlan made = plan(small_model(tied), DType::bf16, request);
+          for (const StepTrace* trace :
+               {&made.training, &made.evaluation, &made.load, &made.save}) {
+            for (const scheduler::Operation& operation : trace->trace.operations) {
+              for (const scheduler::Use& use : operation.uses) {
+                EXPECT_EQ(use.tier == Tier::device, operation.lane == scheduler::Lane::compute)
+                    << operation.name << " of " << trace->trace.name;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+/// What the device updates costs its memory's time, not that of the host.
+TEST(StepTrace, UpdatesTakeTheTimeOfWhoMakesThem) {
+  MemoryRequest request = request_of({}, Tier::host, true);
+  request.offload_ratio = 0.5;
+  request.device_memory = kGiB;
+  request.host_memory = kGiB;
+  const MemoryPlan made = plan(small_model(false), DType::bf16, request);
+  WorkEstimate work;
+  work.cpu_bytes_per_second = 1e9;
+  work.device_bytes_per_second = 20e9;
+  const StepTrace trace =
+      make_training_trace(made.layout, request.micro_batches, UpdateMode::after_norm, work);
+  int on_device = 0;
+  int on_host = 0;
+  for (size_t i = 0; i < trace.operations.size(); ++i) {
+    const StepOperation& step = trace.operations[i];
+    if (step.kind != StepKind::update) {
+      continue;
+    }
+    const Shard& shard = made.layout.modules[step.module].shards[step.shard];
+    EXPECT_EQ(step.on_device, shard.update_tier == Tier::device);
+    const double bytes = static_cast<double>(shard.count.count()) * kUpdateBytesPerElement;
+    EXPECT_DOUBLE_EQ(trace.trace.operations[i].seconds, bytes / (step.on_device ? 20e9 : 1e9));
+    ++(step.on_device ? on_device : on_host);
+  }
+  EXPECT_GT(on_device, 0);
+  EXPECT_GT(on_host, 0);
+}
+
 TEST(StepTrace, OverlappedUpdatesFollowTheLastGradientOfTheirModule) {
   for (const bool tied : {false, true}) {
     for (const int64_t micro_batches : {1, 3}) {

@@ -24,7 +24,7 @@ Status FakeCuda::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
   if (const Status failed = enter("lt_choose"); !failed.is_ok()) {
     return failed;
   }
-  if (!options_.has_algorithms) {
+  if (!options_.has_algorithms || (product.has_bias && !options_.has_bias)) {
     return lt(cuda::kLtNoneFound);
   }
   const std::lock_guard lock(mutex_);
@@ -34,8 +34,8 @@ Status FakeCuda::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
 }
 
 Status FakeCuda::lt_multiply(const LtProduct& p, const LtAlgorithm& algorithm, float alpha,
-                             const void* a, const void* b, float beta, void* c, void* workspace,
-                             StreamHandle stream) {
+                             const void* a, const void* b, float beta, void* c, const void* bias,
+                             void* workspace, StreamHandle stream) {
   if (const Status failed = enter("lt_multiply"); !failed.is_ok()) {
     return failed;
   }
@@ -61,6 +61,11 @@ Status FakeCuda::lt_multiply(const LtProduct& p, const LtAlgorithm& algorithm, f
     return ld >= rows && reinterpret_cast<uintptr_t>(data) % alignment == 0 &&
            is_on_device(data, static_cast<size_t>(bytes));
   };
+  const auto bias_bytes = static_cast<size_t>(p.c_rows * size_of(p.c_type).count());
+  if (p.has_bias &&
+      (!is_on_device(bias, bias_bytes) || reinterpret_cast<uintptr_t>(bias) % 16 != 0)) {
+    return lt(kLtInvalidValue);
+  }
   if (!shapes_agree || !is_there(a, p.a_rows, p.a_columns, p.lda, p.ab_type, p.a_alignment) ||
       !is_there(b, p.b_rows, p.b_columns, p.ldb, p.ab_type, p.b_alignment) ||
       !is_there(c, p.c_rows, p.c_columns, p.ldc, p.c_type, p.c_alignment) ||
@@ -69,8 +74,10 @@ Status FakeCuda::lt_multiply(const LtProduct& p, const LtAlgorithm& algorithm, f
   }
   found->worker.post([=, this] {
     if (sticky_ == 0) {
-      std::memset(workspace, 0xff, p.workspace);
-      multiply(p, alpha, a, b, beta, c);
+      use_memory([&] {
+        std::memset(workspace, 0xff, p.workspace);
+        multiply(p, alpha, a, b, beta, c, p.has_bias ? bias : nullptr);
+      });
     }
   });
   return lt(0);

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "tests/fake_cuda/fake_stream.h"
@@ -100,6 +101,23 @@ Status FakeCuda::enter(const char* call) {
   return runtime(sticky_);
 }
 
+/// Of the users of device memory; the first one opens it, the last one closes it.
+void FakeCuda::protect(int change) {
+  if (!options_.protects_memory) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  const int before = std::exchange(users_, users_ + change);
+  if (before != 0 && users_ != 0) {
+    return;
+  }
+  const int access = users_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+  for (const auto& [address, size] : allocations_) {
+    HR_CHECK(::mprotect(const_cast<std::byte*>(address), size, access) == 0,
+             "the fake GPU's memory cannot be protected");
+  }
+}
+
 FakeCuda::Stream* FakeCuda::find(StreamHandle stream) const {
   const std::lock_guard lock(mutex_);
   const auto found = streams_.find(stream);
@@ -178,6 +196,9 @@ Status FakeCuda::allocate(void** pointer, size_t size) {
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   HR_CHECK(mapped != MAP_FAILED, "the fake GPU's {} bytes cannot be mapped", size);
   std::memset(mapped, 0xa5, size);  // CUDA promises nothing
+  if (options_.protects_memory && users_ == 0) {
+    HR_CHECK(::mprotect(mapped, size, PROT_NONE) == 0, "the fake GPU cannot protect its memory");
+  }
   allocations_.emplace(static_cast<std::byte*>(mapped), size);
   used_ += static_cast<int64_t>(size);
   *pointer = mapped;
@@ -358,9 +379,9 @@ Status FakeCuda::copy(void* target, const void* source, size_t size, StreamHandl
   if (to == Place::pageable || from == Place::pageable) {
     ++pageable_copies_;
     found->worker.drain();
-    std::memcpy(target, source, size);
+    use_memory([=] { std::memcpy(target, source, size); });
   } else {
-    found->worker.post([=] { std::memcpy(target, source, size); });
+    found->worker.post([=, this] { use_memory([=] { std::memcpy(target, source, size); }); });
   }
   return runtime(0);
 }
@@ -373,7 +394,7 @@ Status FakeCuda::fill(void* target, int byte, size_t size, StreamHandle stream) 
   if (found == nullptr || !is_on_device(target, size)) {
     return runtime(found == nullptr ? kInvalidHandle : kInvalidValue);
   }
-  found->worker.post([=] { std::memset(target, byte, size); });
+  found->worker.post([=, this] { use_memory([=] { std::memset(target, byte, size); }); });
   return runtime(0);
 }
 
@@ -385,9 +406,10 @@ Status FakeCuda::launch(const Launch& launch, const void* arguments, StreamHandl
   if (found == nullptr) {
     return runtime(kInvalidHandle);
   }
-  if (launch.grid_x == 0 || launch.grid_x > 0x7fffffffU || launch.grid_y == 0 ||
-      launch.grid_y > 65535 || launch.threads == 0 || launch.threads > cuda::kMostThreads ||
-      launch.threads % 32 != 0 || launch.shared_bytes > options_.shared_bytes) {
+  const uint64_t blocks = uint64_t{launch.grid_x} * launch.grid_y;
+  if (blocks == 0 || blocks > 0x7fffffffU || launch.threads == 0 ||
+      launch.threads > cuda::kMostThreads || launch.threads % 32 != 0 ||
+      launch.shared_bytes > options_.shared_bytes) {
     return runtime(kInvalidConfiguration);
   }
   return post_kernel(launch, arguments, *found);
@@ -415,7 +437,7 @@ Status FakeCuda::post_kernel(const Launch& launch, const void* arguments, Stream
       sticky_ = code;
       return;
     }
-    run_kernel(launch, copied.data());
+    use_memory([&] { run_kernel(launch, copied.data()); });
   });
   return runtime(0);
 }

@@ -26,6 +26,10 @@ class FakeCuda : public cuda::CudaApi {
     int64_t shared_bytes = int64_t{227} << 10;
     bool can_register = true;    ///< else cudaHostRegister is refused
     bool has_algorithms = true;  ///< of cuBLASLt
+    bool has_bias = true;        ///< cuBLASLt has algorithms that add one
+    /// Device memory can only be touched while the device works: a CPU that does it all the same
+    /// ends the process, most of the time. Slow.
+    bool protects_memory = false;
   };
 
   FakeCuda();
@@ -70,7 +74,7 @@ class FakeCuda : public cuda::CudaApi {
   cuda::Status lt_choose(const cuda::LtProduct& product, cuda::LtAlgorithm* algorithm) override;
   cuda::Status lt_multiply(const cuda::LtProduct& product, const cuda::LtAlgorithm& algorithm,
                            float alpha, const void* a, const void* b, float beta, void* c,
-                           void* workspace, cuda::StreamHandle stream) override;
+                           const void* bias, void* workspace, cuda::StreamHandle stream) override;
   const char* describe(cuda::Status status) override;
 
  private:
@@ -88,6 +92,10 @@ class FakeCuda : public cuda::CudaApi {
   std::shared_ptr<Event> find(cuda::EventHandle event) const;
   Place place_of(const void* address, size_t size) const;
   bool is_on_device(const void* address, size_t size) const;
+  /// Calls work() with the device's memory accessible.
+  template <class Work>
+  void use_memory(const Work& work);
+  void protect(int change);
   cuda::Status post_kernel(const cuda::Launch& launch, const void* arguments, Stream& stream);
 
   Options options_;
@@ -101,6 +109,7 @@ class FakeCuda : public cuda::CudaApi {
   std::vector<cuda::LtProduct> products_;
   int64_t used_ = 0;
   std::optional<Failure> device_failure_;
+  int users_ = 0;  ///< of device memory, where it is protected
   std::atomic<int> sticky_ = 0;
   std::atomic<int64_t> pageable_copies_ = 0;
 };
@@ -111,6 +120,6 @@ bool run_kernel(const cuda::Launch& launch, const void* arguments);
 size_t argument_bytes(const cuda::Launch& launch);
 /// The column-major product, on the calling thread.
 void multiply(const cuda::LtProduct& product, float alpha, const void* a, const void* b, float beta,
-              void* c);
+              void* c, const void* bias);
 
 }  // namespace headrace::device::testing

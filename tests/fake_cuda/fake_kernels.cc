@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -49,7 +51,7 @@ struct ArgumentBytes {
 template <class Run>
 bool dispatch(const Launch& launch, const Run& run) {
   return cuda::dispatch_elementwise(launch, run) || cuda::dispatch_rows(launch, run) ||
-         cuda::dispatch_tiles(launch, run);
+         cuda::dispatch_optimizer(launch, run) || cuda::dispatch_tiles(launch, run);
 }
 
 float read(DType dtype, const void* data, int64_t index) {
@@ -89,6 +91,17 @@ std::vector<float> gather(DType dtype, const void* data, int64_t outer, int64_t 
   return values;
 }
 
+/// To the 10 bits of mantissa that tf32 has, ties to even.
+void round_to_tf32(std::vector<float>& values) {
+  for (float& value : values) {
+    auto bits = std::bit_cast<uint32_t>(value);
+    if (std::isfinite(value)) {
+      bits += 0xfffU + ((bits >> 13U) & 1U);
+    }
+    value = std::bit_cast<float>(bits & ~uint32_t{0x1fff});
+  }
+}
+
 float dot(const float* a, const float* b, int64_t count) {
   constexpr int64_t kLanes = 16;
   float lanes[kLanes] = {};
@@ -121,19 +134,24 @@ size_t argument_bytes(const Launch& launch) {
 }
 
 void multiply(const cuda::LtProduct& p, float alpha, const void* a, const void* b, float beta,
-              void* c) {
+              void* c, const void* bias) {
   // Element (r, c) of a column-major matrix is at c * ld + r.
   const int64_t inner = p.transpose_a ? p.a_rows : p.a_columns;
-  const std::vector<float> left =
+  std::vector<float> left =
       gather(p.ab_type, a, p.c_rows, p.transpose_a ? p.lda : 1, inner, p.transpose_a ? 1 : p.lda);
-  const std::vector<float> right = gather(p.ab_type, b, p.c_columns, p.transpose_b ? 1 : p.ldb,
-                                          inner, p.transpose_b ? p.ldb : 1);
+  std::vector<float> right = gather(p.ab_type, b, p.c_columns, p.transpose_b ? 1 : p.ldb, inner,
+                                    p.transpose_b ? p.ldb : 1);
+  if (p.allow_tf32) {
+    round_to_tf32(left);
+    round_to_tf32(right);
+  }
   for (int64_t column = 0; column < p.c_columns; ++column) {
     for (int64_t row = 0; row < p.c_rows; ++row) {
       const float sum = dot(left.data() + row * inner, right.data() + column * inner, inner);
       const int64_t at = column * p.ldc + row;
       // With beta 0 cuBLASLt does not read c.
-      write(p.c_type, c, at, alpha * sum + (beta == 0 ? 0.0F : beta * read(p.c_type, c, at)));
+      const float value = alpha * sum + (beta == 0 ? 0.0F : beta * read(p.c_type, c, at));
+      write(p.c_type, c, at, bias == nullptr ? value : value + read(p.c_type, bias, row));
     }
   }
 }

@@ -19,4 +19,11 @@ struct FakeCuda::Event {
   Completion reached = Completion::done();  ///< never recorded counts as reached
 };
 
+template <class Work>
+void FakeCuda::use_memory(const Work& work) {
+  protect(+1);
+  work();
+  protect(-1);
+}
+
 }  // namespace headrace::device::testing

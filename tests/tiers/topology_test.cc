@@ -45,6 +45,14 @@ class FakeSystem : public ::testing::Test, protected headrace::test::FakeSystem 
   MachineLimits limits() { return machine_limits("/", root()); }
 };
 
+TEST_F(FakeSystem, TellsTheNodeOfAPciDevice) {
+  put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+  put("/sys/bus/pci/devices/0000:3c:00.0/numa_node", "-1\n");
+  EXPECT_EQ(pci_numa_node("0000:3B:00.0", root()), 1) << "CUDA writes capitals";
+  EXPECT_EQ(pci_numa_node("0000:3c:00.0", root()), std::nullopt) << "the machine has one node";
+  EXPECT_EQ(pci_numa_node("0000:3d:00.0", root()), std::nullopt) << "is not there";
+}
+
 TEST_F(FakeSystem, NoGroupMeansNoLimit) {
   EXPECT_EQ(limits().memory_total, Bytes(16 * kGi));
   EXPECT_EQ(limits().memory_available, Bytes(8 * kGi));

@@ -8,11 +8,16 @@ namespace headrace::device::cuda {
 
 extern __shared__ __align__(16) unsigned char shared_memory[];
 
-/// The block context of the GPU: a thread block in one dimension. Thread t takes the elements t,
+/// The block context of the GPU: a thread block in one dimension, in a grid of one dimension whose
+/// blocks are numbered row by row. Thread t takes the elements t,
 /// t + threads, ... of every loop. Reductions add per thread in order, then across each warp by
 /// halves, then the warps in order: the same order for the same number of threads.
 class CudaBlock {
  public:
+  /// Of a grid with rows of `width` blocks.
+  __device__ __forceinline__ explicit CudaBlock(uint32_t width)
+      : x_(blockIdx.x % width), y_(blockIdx.x / width) {}
+
   template <class F>
   __device__ __forceinline__ void for_each(int64_t n, const F& f) const {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
@@ -44,8 +49,8 @@ class CudaBlock {
                          [](float a, float b) { return a > b ? a : b; });
   }
 
-  __device__ __forceinline__ int64_t index_x() const { return blockIdx.x; }
-  __device__ __forceinline__ int64_t index_y() const { return blockIdx.y; }
+  __device__ __forceinline__ int64_t index_x() const { return x_; }
+  __device__ __forceinline__ int64_t index_y() const { return y_; }
   template <class V>
   __device__ __forceinline__ V* shared() const {
     return reinterpret_cast<V*>(shared_memory);
@@ -108,13 +113,16 @@ class CudaBlock {
     __syncthreads();  // the next reduction writes there again
     return total;
   }
+
+  uint32_t x_;
+  uint32_t y_;
 };
 
 /// One thread block of Kernel.
 template <class Kernel, uint32_t kThreads>
 __global__ void __launch_bounds__(kThreads)
-    kernel_entry(const __grid_constant__ typename Kernel::Arguments arguments) {
-  Kernel::run(CudaBlock(), arguments);
+    kernel_entry(const __grid_constant__ typename Kernel::Arguments arguments, uint32_t width) {
+  Kernel::run(CudaBlock(width), arguments);
 }
 
 }  // namespace headrace::device::cuda

@@ -43,12 +43,17 @@ cudaDataType_t data_type(DType dtype) {
 /// A product as cuBLASLt describes it. Nothing in it is allocated.
 class LtDescription {
  public:
-  explicit LtDescription(const LtProduct& product) {
+  /// `bias`: where the product has one.
+  LtDescription(const LtProduct& product, const void* bias) {
     const cublasComputeType_t compute =
         product.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     keep(cublasLtMatmulDescInit(&operation_, compute, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (product.has_bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
     layout(a_, product.ab_type, product.a_rows, product.a_columns, product.lda);
     layout(b_, product.ab_type, product.b_rows, product.b_columns, product.ldb);
     layout(c_, product.c_type, product.c_rows, product.c_columns, product.ldc);
@@ -67,7 +72,8 @@ class LtDescription {
       status_ = status;
     }
   }
-  void set(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t value) {
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
     keep(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof(value)));
   }
   void layout(cublasLtMatrixLayoutOpaque_t& made, DType dtype, int64_t rows, int64_t columns,
@@ -165,6 +171,7 @@ class RuntimeApi final : public CudaApi {
     cudaError_t result = cudaErrorInvalidDeviceFunction;
     if (!launch_elementwise(launch, arguments, stream, result) &&
         !launch_rows(launch, arguments, stream, result) &&
+        !launch_optimizer(launch, arguments, stream, result) &&
         !launch_tiles(launch, arguments, stream, result) &&
         !launch_flash_forward(launch, arguments, stream, result) &&
         !launch_flash_keys(launch, arguments, stream, result)) {
@@ -175,8 +182,8 @@ class RuntimeApi final : public CudaApi {
 
   Status lt_choose(const LtProduct& product, LtAlgorithm* algorithm) override;
   Status lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
-                     const void* a, const void* b, float beta, void* c, void* workspace,
-                     StreamHandle stream) override;
+                     const void* a, const void* b, float beta, void* c, const void* bias,
+                     void* workspace, StreamHandle stream) override;
 
   const char* describe(Status status) override;
 
@@ -234,7 +241,9 @@ Status RuntimeApi::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
   if (const Status status = handle(&lt); !status.is_ok()) {
     return status;
   }
-  LtDescription description(product);
+  // What the algorithm is chosen for: any address of a bias on 16 bytes.
+  const auto* const some_bias = reinterpret_cast<const void*>(uintptr_t{16});
+  LtDescription description(product, some_bias);
   if (description.status() != CUBLAS_STATUS_SUCCESS) {
     return status_of(description.status());
   }
@@ -259,13 +268,13 @@ Status RuntimeApi::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
 }
 
 Status RuntimeApi::lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
-                               const void* a, const void* b, float beta, void* c, void* workspace,
-                               StreamHandle stream) {
+                               const void* a, const void* b, float beta, void* c, const void* bias,
+                               void* workspace, StreamHandle stream) {
   cublasLtHandle_t lt = nullptr;
   if (const Status status = handle(&lt); !status.is_ok()) {
     return status;
   }
-  LtDescription description(product);
+  LtDescription description(product, bias);
   if (description.status() != CUBLAS_STATUS_SUCCESS) {
     return status_of(description.status());
   }

@@ -199,8 +199,9 @@ struct LaunchFlash {
 
   template <class Kernel>
   bool operator()() const {
+    void* parameters[] = {const_cast<void*>(arguments)};
     result = launch_entry(reinterpret_cast<const void*>(&flash_entry<Kernel>), Kernel::kThreads,
-                          launch, arguments, stream);
+                          launch, dim3(launch.grid_x, launch.grid_y), parameters, stream);
     return true;
   }
 };

@@ -7,8 +7,9 @@
 
 namespace headrace::device::cuda {
 
+/// `parameters`: pointers to those of the entry.
 inline cudaError_t launch_entry(const void* entry, uint32_t most_threads, const Launch& launch,
-                                const void* arguments, cudaStream_t stream) {
+                                dim3 grid, void** parameters, cudaStream_t stream) {
   constexpr uint32_t kWithoutOptIn = 48 << 10;
   if (launch.threads > most_threads) {
     return cudaErrorInvalidConfiguration;
@@ -20,9 +21,8 @@ inline cudaError_t launch_entry(const void* entry, uint32_t most_threads, const 
       return refused;
     }
   }
-  void* pointers[] = {const_cast<void*>(arguments)};
-  return cudaLaunchKernel(entry, dim3(launch.grid_x, launch.grid_y), dim3(launch.threads), pointers,
-                          launch.shared_bytes, stream);
+  return cudaLaunchKernel(entry, grid, dim3(launch.threads), parameters, launch.shared_bytes,
+                          stream);
 }
 
 /// Launches the kernel that a dispatch function finds; for kernels of at most kThreads threads.
@@ -35,8 +35,10 @@ struct LaunchKernel {
 
   template <class Kernel>
   bool operator()() const {
+    uint32_t width = launch.grid_x;
+    void* pointers[] = {const_cast<void*>(arguments), &width};
     result = launch_entry(reinterpret_cast<const void*>(&kernel_entry<Kernel, kThreads>), kThreads,
-                          launch, arguments, stream);
+                          launch, dim3(launch.grid_x * launch.grid_y), pointers, stream);
     return true;
   }
 };
@@ -46,6 +48,8 @@ bool launch_elementwise(const Launch& launch, const void* arguments, cudaStream_
                         cudaError_t& result);
 bool launch_rows(const Launch& launch, const void* arguments, cudaStream_t stream,
                  cudaError_t& result);
+bool launch_optimizer(const Launch& launch, const void* arguments, cudaStream_t stream,
+                      cudaError_t& result);
 bool launch_tiles(const Launch& launch, const void* arguments, cudaStream_t stream,
                   cudaError_t& result);
 bool launch_flash_forward(const Launch& launch, const void* arguments, cudaStream_t stream,

@@ -3,6 +3,7 @@
 #include "device/cuda/kernels/attention_grid.inl.h"
 #include "device/cuda/kernels/elementwise_grid.inl.h"
 #include "device/cuda/kernels/matmul_grid.inl.h"
+#include "device/cuda/kernels/optimizer_grid.inl.h"
 #include "device/cuda/kernels/row_grid.inl.h"
 
 /// From the names of a launch to the kernel: run.template operator()<Kernel>() of the kernel it
@@ -94,6 +95,18 @@ bool dispatch_rows(const Launch& launch, const Run& run) {
       return run.template operator()<CrossEntropyLoss>();
     case KernelId::cross_entropy_gradient:
       return dispatch_type<CrossEntropyGradient>(launch.dtype, run);
+    default:
+      return false;
+  }
+}
+
+template <class Run>
+bool dispatch_optimizer(const Launch& launch, const Run& run) {
+  switch (launch.kernel) {
+    case KernelId::optimizer_update:
+      return run.template operator()<OptimizerUpdate>();
+    case KernelId::gradient_statistics:
+      return dispatch_type<GradientStatistics>(launch.dtype, run);
     default:
       return false;
   }

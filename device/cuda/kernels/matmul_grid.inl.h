@@ -31,10 +31,10 @@ struct Matmul {
     fill_tile(block, c_tile, kTile * kCLength, 0.0F);
     for (int64_t k = 0; k < arguments.depth; k += kDepth) {
       const int depth = static_cast<int>(smaller(kDepth, arguments.depth - k));
-      load(block, a + k * arguments.a_inner, arguments.a_row, arguments.a_inner, rows, depth,
-           a_tile, kTile, kDepth, kALength);
-      load(block, b + k * arguments.b_inner, arguments.b_inner, arguments.b_column, depth, columns,
-           b_tile, kDepth, kTile, kBLength);
+      load_tile(block, Strided<T>{a + k * arguments.a_inner, arguments.a_row, arguments.a_inner},
+                rows, depth, 1.0F, a_tile, kTile, kDepth, kALength);
+      load_tile(block, Strided<T>{b + k * arguments.b_inner, arguments.b_inner, arguments.b_column},
+                depth, columns, 1.0F, b_tile, kDepth, kTile, kBLength);
       block.sync();
       multiply_tiles<4>(block, kTile, kTile, kDepth, {a_tile, kALength, 1}, {b_tile, kBLength, 1},
                         [=](int r, int c, float sum)
@@ -55,19 +55,6 @@ struct Matmul {
 
  private:
   static HR_KERNEL int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-  template <class Block>
-  static HR_KERNEL void load(const Block& block, const T* source, int64_t row_step,
-                             int64_t column_step, int rows_there, int columns_there, float* tile,
-                             int rows, int columns, int length) {
-    block.for_each(rows * columns, [=](int64_t index) HR_KERNEL_LAMBDA {
-      const int r = static_cast<int>(index) / columns;
-      const int c = static_cast<int>(index) % columns;
-      tile[r * length + c] = r < rows_there && c < columns_there
-                                 ? kernels::to_f32(source[r * row_step + c * column_step])
-                                 : 0.0F;
-    });
-  }
 };
 
 }  // namespace headrace::device::cuda

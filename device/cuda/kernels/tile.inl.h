@@ -56,19 +56,37 @@ HR_KERNEL void multiply_tiles(const Block& block, int rows, int columns, int dep
   });
 }
 
-/// tile[r * length + c] = source[r * stride + c] * scale for r < rows_there and c < columns_there,
-/// else 0; the tile has `rows` rows and `columns` columns.
+/// Element (r, c) of a matrix in global memory, or of its transpose, is at data[r * row + c *
+/// column].
+template <class T>
+struct Strided {
+  const T* data;
+  int64_t row;
+  int64_t column;
+};
+
+/// tile[r * length + c] = source(r, c) * scale for r < rows_there and c < columns_there, else 0;
+/// the tile has `rows` rows and `columns` columns.
+template <class Block, class T>
+HR_KERNEL void load_tile(const Block& block, Strided<T> source, int rows_there, int columns_there,
+                         float scale, float* tile, int rows, int columns, int length) {
+  block.for_each(rows * columns, [=](int64_t index) HR_KERNEL_LAMBDA {
+    const int r = static_cast<int>(index) / columns;
+    const int c = static_cast<int>(index) % columns;
+    tile[r * length + c] =
+        r < rows_there && c < columns_there
+            ? kernels::to_f32(source.data[r * source.row + c * source.column]) * scale
+            : 0.0F;
+  });
+}
+
+/// The same for dense rows.
 template <class Block, class T>
 HR_KERNEL void load_tile(const Block& block, const T* source, int64_t stride, int rows_there,
                          int columns_there, float scale, float* tile, int rows, int columns,
                          int length) {
-  block.for_each(rows * columns, [=](int64_t index) HR_KERNEL_LAMBDA {
-    const int r = static_cast<int>(index) / columns;
-    const int c = static_cast<int>(index) % columns;
-    tile[r * length + c] = r < rows_there && c < columns_there
-                               ? kernels::to_f32(source[r * stride + c]) * scale
-                               : 0.0F;
-  });
+  load_tile(block, Strided<T>{source, stride, 1}, rows_there, columns_there, scale, tile, rows,
+            columns, length);
 }
 
 /// The inverse for the part that is there.

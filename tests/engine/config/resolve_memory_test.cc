@@ -251,6 +251,42 @@ TEST(ResolveCompute, PlaceFollowsTheDevice) {
               HasSubstr("headrace.device_memory: with headrace.compute = host"));
 }
 
+TEST(ResolveCompute, Tf32IsForFp32OnAGpu) {
+  ResolveContext gpu;
+  gpu.has_gpu = true;
+  EXPECT_FALSE(settings_of("", gpu).tf32);
+  const std::string wanted = R"("headrace": {"tf32": true})";
+  const auto has_no_effect = Contains(HasSubstr("headrace.tf32: has no effect"));
+  const Resolution used = resolve_text(file_with(wanted), gpu);
+  EXPECT_TRUE(used.settings.tf32);
+  EXPECT_THAT(texts(used), Not(has_no_effect));
+  EXPECT_THAT(texts(resolve_text(file_with(wanted), {})), has_no_effect);
+  EXPECT_THAT(texts(resolve_text(file_with(wanted + R"(, "bf16": {"enabled": true})"), gpu)),
+              has_no_effect);
+}
+
+/// A run computes on the GPU that the settings hold, in the way they say; nothing is searched
+/// again.
+TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
+  ResolveContext context;
+  context.has_gpu = true;
+  Settings settings =
+      settings_of(R"("headrace": {"tf32": true, "device_memory": "1GiB"})", context);
+  device::GpuOptions how;
+  device::GpuFound found;
+  found.make_device = [&](const device::GpuOptions& made) {
+    how = made;
+    return device::make_cpu_device();
+  };
+  settings.gpu = {found, ""};
+  const EngineOptions options = make_engine_options(settings, 64);
+  ASSERT_TRUE(options.make_device);
+  EXPECT_NE(options.make_device(), nullptr);
+  EXPECT_TRUE(how.tf32);
+  settings.gpu = {std::nullopt, "none for a test"};
+  EXPECT_FALSE(make_engine_options(settings, 64).make_device) << "the device is emulated";
+}
+
 TEST(ResolveHeadrace, OtherKeys) {
   const Settings settings = settings_of(
       R"("steps_per_print": 5, "wall_clock_breakdown": true, "memory_breakdown": true,

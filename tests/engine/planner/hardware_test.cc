@@ -148,6 +148,17 @@ TEST(Hardware, AGpuIsNeverTakenForTheCpu) {
   }
 }
 
+TEST(Hardware, Tf32MultipliesHalfAsFastAsBf16) {
+  const test::TemporaryFolder folder;
+  const aio::ProfileCatalog empty(folder.path());
+  Settings settings = settings_of(DType::f32);
+  const double exact = known_hardware(settings, empty, "NVIDIA H200").compute.per_second;
+  settings.tf32 = true;
+  const double rounded = known_hardware(settings, empty, "NVIDIA H200").compute.per_second;
+  EXPECT_EQ(rounded, kComputeShare * 989e12 / 2);
+  EXPECT_GT(rounded, exact);
+}
+
 TEST(Hardware, CardsAreKnownByTheNamesThatCudaGivesThem) {
   const Settings settings = settings_of(DType::bf16);
   const test::TemporaryFolder folder;
