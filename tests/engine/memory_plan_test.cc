@@ -237,6 +237,24 @@ TEST(MemoryPlan, StateOf8BitMomentsTakesFourBytesAParameter) {
                                           4096.0 * static_cast<double>(made.layout.objects.size()));
 }
 
+/// The kernels of the device know moments as numbers only.
+TEST(MemoryPlan, EightBitMomentsLiveWhereTheCpuUpdatesThem) {
+  const auto config = small_model(false);
+  for (const std::optional<Tier> offload : {std::optional<Tier>(), std::optional(Tier::host)}) {
+    MemoryRequest request = request_of(std::nullopt, offload, false);
+    request.offload_ratio = 0.5;
+    const auto on_device = [&] {
+      return state_bytes(plan(config, DType::bf16, request).layout).optimizer_on_device;
+    };
+    EXPECT_GT(on_device(), Bytes(0));
+    request.state.moment_dtype = DType::u8;
+    EXPECT_EQ(on_device(), Bytes(0));
+    EXPECT_EQ(plan(config, DType::bf16, request).layout.placement.optimizer, Tier::host);
+    request.offload_ratio.reset();
+    EXPECT_EQ(on_device(), Bytes(0));
+  }
+}
+
 TEST(MemoryPlan, OneGradientPerStepIsNotSummed) {
   MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
   request.micro_batches = 1;

@@ -105,6 +105,9 @@ TEST(ResolveOffload, RatioOfTheOptimizer) {
       texts(resolve_text(file_with(
           R"("zero_optimization": {"stage": 3, "offload_optimizer": {"ratio": 0.3}})" + device))),
       is_noted);
+  const std::string eight_bits =
+      R"(, "headrace": {"device_memory": "1GB", "lossy_8bit_moments": true})";
+  EXPECT_THAT(texts(resolve_text(file_with(zero + eight_bits))), is_noted);
 }
 
 TEST(ResolveOffload, ActivationsFollowTheirKeys) {
