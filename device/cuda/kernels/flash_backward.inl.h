@@ -22,7 +22,7 @@ template <class Block, class Tiles>
 struct FlashFactor {
   typename Block::F32 of[Tiles::kRowTiles][2];
 
-  HR_KERNEL explicit FlashFactor(float value) {
+  HR_FLASH explicit FlashFactor(float value) {
 #pragma unroll
     for (int m = 0; m < Tiles::kRowTiles; ++m) {
       of[m][0] = value;
@@ -45,7 +45,7 @@ struct FlashBackwardKeys {
   static constexpr int kSharedBytes = Layout::kStatistics + 4 * Layout::kStatisticBytes;
 
   template <class Block>
-  static HR_KERNEL void run(const Block& block, const Arguments& a) {
+  static HR_FLASH void run(const Block& block, const Arguments& a) {
     const auto own = FlashTile<T, Tiles>::of_keys(block, a);
     const FlashHead<T>& head = own.head;
     const int first = own.first;
@@ -93,9 +93,9 @@ struct FlashBackwardKeys {
 
   /// Works out again which tile it is, to keep that out of the registers of the loop.
   template <class Block>
-  static HR_KERNEL void finish(const Block& block, const Arguments& a,
-                               const FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
-                               const FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
+  static HR_FLASH void finish(const Block& block, const Arguments& a,
+                              const FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
+                              const FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
     const auto own = FlashTile<T, Tiles>::of_keys(block, a);
     flash_store<T, Tiles>(block, dk, FlashFactor<Block, Tiles>(a.scale).of,
                           own.head.mutable_keys(a, a.dk, a.k_stride, own.first, own.there));
@@ -104,8 +104,8 @@ struct FlashBackwardKeys {
   }
 
   template <class Block>
-  static HR_KERNEL void load_stage(const Block& block, const Arguments& a, const FlashHead<T>& head,
-                                   int at, int stage) {
+  static HR_FLASH void load_stage(const Block& block, const Arguments& a, const FlashHead<T>& head,
+                                  int at, int stage) {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
     const int tile = Layout::kStages + stage * Layout::kStageBytes;
@@ -124,9 +124,9 @@ struct FlashBackwardKeys {
   }
 
   template <class Block>
-  static HR_KERNEL void add_turn(const Block& block, const Arguments& a, const Turn& turn,
-                                 FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
-                                 FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
+  static HR_FLASH void add_turn(const Block& block, const Arguments& a, const Turn& turn,
+                                FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
+                                FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
     using F32 = typename Block::F32;
     const float unit = a.scale * kFlashLog2E;
     // Worked out again where it is needed: the registers do not hold it all the time.
@@ -174,8 +174,8 @@ struct FlashBackwardKeys {
   /// Key r is seen by the queries from r - offset on. Queries that are not there add nothing: their
   /// rows of q and dout are zeros, and so is their delta.
   template <class Block>
-  static HR_KERNEL void hide_earlier_queries(const Block& block, int offset,
-                                             FlashSums<Block, Tiles, Tiles::kStreamed>& p) {
+  static HR_FLASH void hide_earlier_queries(const Block& block, int offset,
+                                            FlashSums<Block, Tiles, Tiles::kStreamed>& p) {
     const FlashThread<Block, Tiles> thread(block);
     const auto beyond = thread.row - thread.column - offset;
 #pragma unroll
@@ -204,7 +204,7 @@ struct FlashBackwardQueries {
   static constexpr int kSharedBytes = Layout::kStatistics;
 
   template <class Block>
-  static HR_KERNEL void run(const Block& block, const Arguments& a) {
+  static HR_FLASH void run(const Block& block, const Arguments& a) {
     using F32 = typename Block::F32;
     using Own = FlashOwnRows<Block, Tiles, Tiles::kHoldOwn>;
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
@@ -255,16 +255,16 @@ struct FlashBackwardQueries {
  private:
   /// Works out again which tile it is, to keep that out of the registers of the loop.
   template <class Block>
-  static HR_KERNEL void finish(const Block& block, const Arguments& a,
-                               const FlashSums<Block, Tiles, Tiles::kHeadDim>& dq) {
+  static HR_FLASH void finish(const Block& block, const Arguments& a,
+                              const FlashSums<Block, Tiles, Tiles::kHeadDim>& dq) {
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
     flash_store<T, Tiles>(block, dq, FlashFactor<Block, Tiles>(a.scale).of,
                           own.head.mutable_queries(a, a.dq, a.q_stride, own.first, own.there));
   }
 
   template <class Block>
-  static HR_KERNEL void load_stage(const Block& block, const Arguments& a, const FlashHead<T>& head,
-                                   int at, int stage) {
+  static HR_FLASH void load_stage(const Block& block, const Arguments& a, const FlashHead<T>& head,
+                                  int at, int stage) {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
     const int tile = Layout::kStages + stage * Layout::kStageBytes;
@@ -280,7 +280,7 @@ struct FlashBackwardQueries {
     F32 shift[Tiles::kRowTiles][2];
     F32 delta[Tiles::kRowTiles][2];
 
-    HR_KERNEL Statistics(const Block& block, const Arguments& a, int64_t first, int there) {
+    HR_FLASH Statistics(const Block& block, const Arguments& a, int64_t first, int there) {
       const FlashThread<Block, Tiles> thread(block);
 #pragma unroll
       for (int m = 0; m < Tiles::kRowTiles; ++m) {
@@ -294,9 +294,9 @@ struct FlashBackwardQueries {
     }
 
     /// Gradients of probabilities become those of scores.
-    HR_KERNEL void apply(const Block& block, const F32& unit,
-                         const FlashSums<Block, Tiles, Tiles::kStreamed>& scores,
-                         FlashSums<Block, Tiles, Tiles::kStreamed>& ds) const {
+    HR_FLASH void apply(const Block& block, const F32& unit,
+                        const FlashSums<Block, Tiles, Tiles::kStreamed>& scores,
+                        FlashSums<Block, Tiles, Tiles::kStreamed>& ds) const {
 #pragma unroll
       for (int m = 0; m < Tiles::kRowTiles; ++m) {
 #pragma unroll
@@ -313,8 +313,8 @@ struct FlashBackwardQueries {
 
   /// Query r sees the keys up to offset + r.
   template <class Block>
-  static HR_KERNEL void hide_later_keys(const Block& block, int offset,
-                                        FlashSums<Block, Tiles, Tiles::kStreamed>& ds) {
+  static HR_FLASH void hide_later_keys(const Block& block, int offset,
+                                       FlashSums<Block, Tiles, Tiles::kStreamed>& ds) {
     const FlashThread<Block, Tiles> thread(block);
     const auto beyond = thread.column - thread.row - offset;
 #pragma unroll

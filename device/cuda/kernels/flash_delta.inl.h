@@ -17,7 +17,7 @@ struct FlashDelta {
   static constexpr int kOwn = kThreads / kLanes;
 
   template <class Block>
-  static HR_KERNEL void run(const Block& block, const Arguments& a) {
+  static HR_FLASH void run(const Block& block, const Arguments& a) {
     using I32 = typename Block::I32;
     const int seq = static_cast<int>(a.seq);
     const int heads = static_cast<int>(a.q_heads);
@@ -56,9 +56,9 @@ struct FlashDelta {
 
  private:
   template <class Block>
-  static HR_KERNEL void load(const Block& block, const Arguments& a, const T* base,
-                             typename Block::I32 offset, typename Block::I32 column,
-                             typename Block::Mask there, typename Block::U32 (&words)[4]) {
+  static HR_FLASH void load(const Block& block, const Arguments& a, const T* base,
+                            typename Block::I32 offset, typename Block::I32 column,
+                            typename Block::Mask there, typename Block::U32 (&words)[4]) {
     const int head_dim = static_cast<int>(a.head_dim);
     if (a.is_aligned) {
       block.load_16(base, offset, there & (column < head_dim), words);

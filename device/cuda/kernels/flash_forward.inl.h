@@ -18,14 +18,14 @@ struct FlashForward {
   static constexpr int kSharedBytes = Tiles::kOwnBytes + 2 * Tiles::kStreamedBytes;
 
   template <class Block>
-  static HR_KERNEL void run(const Block& block, const Arguments& a) {
+  static HR_FLASH void run(const Block& block, const Arguments& a) {
     constexpr int kKeyTile = Tiles::kOwnBytes;
     constexpr int kValueTile = kKeyTile + Tiles::kStreamedBytes;
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
     const FlashHead<T>& head = own.head;
     const int first = own.first;
     const int end = first + own.there;  // of the keys that are seen
-    const auto load = [&](int tile, const void* base, int64_t stride, int at) HR_KERNEL_LAMBDA {
+    const auto load = [&](int tile, const void* base, int64_t stride, int at) {
       flash_load<Tiles, Tiles::kStreamed>(
           block, tile,
           head.keys(a, base, stride, at, flash_rows_there(own.seq, at, Tiles::kStreamed)));
@@ -71,7 +71,7 @@ struct FlashForward {
     F32 max[Tiles::kRowTiles][2];
     F32 sum[Tiles::kRowTiles][2];
 
-    HR_KERNEL Rows() {
+    HR_FLASH Rows() {
 #pragma unroll
       for (int m = 0; m < Tiles::kRowTiles; ++m) {
 #pragma unroll
@@ -84,9 +84,9 @@ struct FlashForward {
 
     /// Scores become 2^(unit * (score - max)); what was summed before is scaled to the new maximum.
     /// Key 0 is seen by all and comes first, so the maximum is finite from the start.
-    HR_KERNEL void fold(const Block& block, float unit,
-                        FlashSums<Block, Tiles, Tiles::kStreamed>& scores,
-                        FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
+    HR_FLASH void fold(const Block& block, float unit,
+                       FlashSums<Block, Tiles, Tiles::kStreamed>& scores,
+                       FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
 #pragma unroll
       for (int m = 0; m < Tiles::kRowTiles; ++m) {
 #pragma unroll
@@ -123,8 +123,8 @@ struct FlashForward {
     }
 
     /// factor = 1 / sum; writes the log-sum-exp of the rows that are there.
-    HR_KERNEL void finish(const Block& block, const Arguments& a, const FlashTile<T, Tiles>& own,
-                          F32 (&factor)[Tiles::kRowTiles][2]) const {
+    HR_FLASH void finish(const Block& block, const Arguments& a, const FlashTile<T, Tiles>& own,
+                         F32 (&factor)[Tiles::kRowTiles][2]) const {
       float* const log_sum_exp = a.log_sum_exp + own.head.statistics(a) + own.first;
       const FlashThread<Block, Tiles> thread(block);
 #pragma unroll
@@ -143,8 +143,8 @@ struct FlashForward {
 
   /// Works out again which tile it is, to keep that out of the registers of the loop.
   template <class Block>
-  static HR_KERNEL void finish(const Block& block, const Arguments& a, const Rows<Block>& rows,
-                               const FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
+  static HR_FLASH void finish(const Block& block, const Arguments& a, const Rows<Block>& rows,
+                              const FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
     typename Block::F32 factor[Tiles::kRowTiles][2];
     rows.finish(block, a, own, factor);
@@ -154,8 +154,8 @@ struct FlashForward {
 
   /// Query r sees the keys up to offset + r.
   template <class Block>
-  static HR_KERNEL void hide_later_keys(const Block& block, int offset,
-                                        FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+  static HR_FLASH void hide_later_keys(const Block& block, int offset,
+                                       FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
     const FlashThread<Block, Tiles> thread(block);
     const auto beyond = thread.column - thread.row - offset;
 #pragma unroll

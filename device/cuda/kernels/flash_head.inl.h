@@ -10,7 +10,7 @@ namespace headrace::device::cuda {
 template <class T>
 struct FlashHead {
   /// `index` of batch * q_heads.
-  HR_KERNEL FlashHead(const AttentionArguments& a, int index)
+  HR_FLASH FlashHead(const AttentionArguments& a, int index)
       : first_row(index / static_cast<int>(a.q_heads) * a.seq),
         q_head(index % static_cast<int>(a.q_heads)),
         kv_column(q_head / static_cast<int>(a.q_heads / a.kv_heads) *
@@ -21,36 +21,36 @@ struct FlashHead {
   int kv_column;
 
   /// Where log_sum_exp and delta of the head begin.
-  HR_KERNEL int64_t statistics(const AttentionArguments& a) const {
+  HR_FLASH int64_t statistics(const AttentionArguments& a) const {
     return first_row * a.q_heads + q_head * a.seq;
   }
 
   /// Rows from position `at` on of q, out or their gradients.
-  HR_KERNEL FlashRows<const T> queries(const AttentionArguments& a, const void* base,
-                                       int64_t stride, int at, int there) const {
+  HR_FLASH FlashRows<const T> queries(const AttentionArguments& a, const void* base, int64_t stride,
+                                      int at, int there) const {
     return rows(a, static_cast<const T*>(base), q_column(a), stride, at, there);
   }
-  HR_KERNEL FlashRows<T> mutable_queries(const AttentionArguments& a, const void* base,
-                                         int64_t stride, int at, int there) const {
+  HR_FLASH FlashRows<T> mutable_queries(const AttentionArguments& a, const void* base,
+                                        int64_t stride, int at, int there) const {
     return rows(a, const_cast<T*>(static_cast<const T*>(base)), q_column(a), stride, at, there);
   }
   /// Rows of k, v or their gradients.
-  HR_KERNEL FlashRows<const T> keys(const AttentionArguments& a, const void* base, int64_t stride,
-                                    int at, int there) const {
+  HR_FLASH FlashRows<const T> keys(const AttentionArguments& a, const void* base, int64_t stride,
+                                   int at, int there) const {
     return rows(a, static_cast<const T*>(base), kv_column, stride, at, there);
   }
-  HR_KERNEL FlashRows<T> mutable_keys(const AttentionArguments& a, void* base, int64_t stride,
-                                      int at, int there) const {
+  HR_FLASH FlashRows<T> mutable_keys(const AttentionArguments& a, void* base, int64_t stride,
+                                     int at, int there) const {
     return rows(a, static_cast<T*>(base), kv_column, stride, at, there);
   }
 
  private:
-  HR_KERNEL int q_column(const AttentionArguments& a) const {
+  HR_FLASH int q_column(const AttentionArguments& a) const {
     return q_head * static_cast<int>(a.head_dim);
   }
   template <class V>
-  HR_KERNEL FlashRows<V> rows(const AttentionArguments& a, V* base, int column, int64_t stride,
-                              int at, int there) const {
+  HR_FLASH FlashRows<V> rows(const AttentionArguments& a, V* base, int column, int64_t stride,
+                             int at, int there) const {
     return {base + (first_row + at) * stride + column, static_cast<int>(stride), there,
             static_cast<int>(a.head_dim), a.is_aligned};
   }
@@ -68,13 +68,13 @@ struct FlashTile {
 
   /// The last queries see most keys.
   template <class Block>
-  static HR_KERNEL FlashTile of_queries(const Block& block, const AttentionArguments& a) {
+  static HR_FLASH FlashTile of_queries(const Block& block, const AttentionArguments& a) {
     const Place place(block.index(), a, a.q_heads);
     return {FlashHead<T>(a, place.head), a, place.tiles - 1 - place.rank};
   }
   /// The first keys are seen by most queries.
   template <class Block>
-  static HR_KERNEL FlashTile of_keys(const Block& block, const AttentionArguments& a) {
+  static HR_FLASH FlashTile of_keys(const Block& block, const AttentionArguments& a) {
     const Place place(block.index(), a, a.kv_heads);
     return {FlashHead<T>(a, place.head * static_cast<int>(a.q_heads / a.kv_heads)), a, place.rank};
   }
@@ -85,7 +85,7 @@ struct FlashTile {
     int rank;
     int head;  ///< of batch * heads
 
-    HR_KERNEL Place(int index, const AttentionArguments& a, int64_t heads)
+    HR_FLASH Place(int index, const AttentionArguments& a, int64_t heads)
         : tiles(static_cast<int>(a.seq + Tiles::kOwn - 1) / Tiles::kOwn) {
       const int section = static_cast<int>(a.section);
       const int before = index / (tiles * section) * section;
@@ -97,7 +97,7 @@ struct FlashTile {
     }
   };
 
-  HR_KERNEL FlashTile(const FlashHead<T>& of, const AttentionArguments& a, int tile)
+  HR_FLASH FlashTile(const FlashHead<T>& of, const AttentionArguments& a, int tile)
       : head(of),
         seq(static_cast<int>(a.seq)),
         first(tile * Tiles::kOwn),

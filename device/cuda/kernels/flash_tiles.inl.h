@@ -5,6 +5,15 @@
 #include "device/cuda/launch.h"
 #include "device/kernels/convert.inl.h"
 
+/// Marks a function of tensor-core attention. Its registers are arrays, which must not outlive
+/// inlining on the GPU; on the CPU, where a register is that of all threads, one function of them
+/// all would take minutes to compile.
+#if defined(__CUDACC__)
+#define HR_FLASH __device__ __forceinline__
+#else
+#define HR_FLASH inline
+#endif
+
 /// Tensor-core attention: how its kernels cut their work, and where things lie in shared memory.
 namespace headrace::device::cuda {
 
@@ -55,12 +64,12 @@ struct FlashSizes<FlashVariant::dim128_small> {
 /// each other are permuted by an exclusive or, so that both the copies (along a row) and the
 /// matrix loads (8 rows of one chunk) touch every bank once.
 template <class Tiles, class Index>
-HR_KERNEL Index flash_offset(Index row, Index chunk) {
+HR_FLASH Index flash_offset(Index row, Index chunk) {
   return row * Tiles::kRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 
 /// Of `rows` rows from `first` on, those that the sequence has.
-HR_KERNEL int flash_rows_there(int seq, int first, int rows) {
+HR_FLASH int flash_rows_there(int seq, int first, int rows) {
   return seq - first < rows ? seq - first : rows;
 }
 

@@ -28,7 +28,7 @@ struct FlashThread {
   /// The same for 16 columns of a B operand by 16 steps of the inner dimension.
   I32 tall;
 
-  HR_KERNEL explicit FlashThread(const Block& block) {
+  HR_FLASH explicit FlashThread(const Block& block) {
     const I32 lane = block.thread() & 31;
     row = (block.thread() >> 5) * (16 * Tiles::kRowTiles) + (lane >> 2);
     column = (lane & 3) << 1;
@@ -37,7 +37,7 @@ struct FlashThread {
   }
 
   /// Of the warp's own rows in a tile at `tile`.
-  HR_KERNEL I32 own(const Block& block, int tile) const {
+  HR_FLASH I32 own(const Block& block, int tile) const {
     return wide + (block.thread() >> 5) * (16 * Tiles::kRowTiles * Tiles::kRowBytes) + tile;
   }
 };
@@ -55,7 +55,7 @@ struct FlashRows {
 /// Starts the copy of kRows rows into the tile at `tile`. What is not there becomes zero. Rows that
 /// are not aligned are copied at once, by hand.
 template <class Tiles, int kRows, class Block, class T>
-HR_KERNEL void flash_load(const Block& block, int tile, const FlashRows<const T>& rows) {
+HR_FLASH void flash_load(const Block& block, int tile, const FlashRows<const T>& rows) {
   using I32 = typename Block::I32;
   constexpr int kStep = Tiles::kThreads / Tiles::kChunks;  // rows that all threads copy at once
   static_assert(kStep % 8 == 0 && kRows % kStep == 0, "rows of a pass are swizzled alike");
@@ -94,13 +94,13 @@ struct FlashOwnRows {
   using U32 = typename Block::U32;
   static constexpr int kSteps = kHeld ? Tiles::kDimSteps : 1;
 
-  HR_KERNEL explicit FlashOwnRows(const I32& own) : at(own) {}
+  HR_FLASH explicit FlashOwnRows(const I32& own) : at(own) {}
 
   I32 at;
   U32 held[kSteps][Tiles::kRowTiles][4];
 
   /// The tile must be there.
-  HR_KERNEL void take(const Block& block) {
+  HR_FLASH void take(const Block& block) {
     if constexpr (kHeld) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -112,7 +112,7 @@ struct FlashOwnRows {
     }
   }
 
-  HR_KERNEL void fragment(const Block& block, int step, int m, U32 (&a)[4]) const {
+  HR_FLASH void fragment(const Block& block, int step, int m, U32 (&a)[4]) const {
     if constexpr (kHeld) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -129,7 +129,7 @@ template <class Block, class Tiles, int kColumns>
 using FlashSums = typename Block::F32[Tiles::kRowTiles][kColumns / 8][4];
 
 template <class F32, int kRows, int kTiles>
-HR_KERNEL void flash_zero(F32 (&sums)[kRows][kTiles][4]) {
+HR_FLASH void flash_zero(F32 (&sums)[kRows][kTiles][4]) {
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
 #pragma unroll
@@ -144,8 +144,8 @@ HR_KERNEL void flash_zero(F32 (&sums)[kRows][kTiles][4]) {
 
 /// scores = own rows times streamed rows, over the head. `streamed`: FlashThread::tall in its tile.
 template <class T, class Tiles, class Block, class Own>
-HR_KERNEL void flash_scores(const Block& block, const Own& own, typename Block::I32 streamed,
-                            FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+HR_FLASH void flash_scores(const Block& block, const Own& own, typename Block::I32 streamed,
+                           FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
   using U32 = typename Block::U32;
   flash_zero(scores);
 #pragma unroll
@@ -171,10 +171,10 @@ HR_KERNEL void flash_scores(const Block& block, const Own& own, typename Block::
 /// sums += weights times streamed rows; the weights are rounded to T. `streamed`:
 /// FlashThread::wide in its tile.
 template <class T, class Tiles, class Block>
-HR_KERNEL void flash_add_weighted(const Block& block,
-                                  const FlashSums<Block, Tiles, Tiles::kStreamed>& weights,
-                                  typename Block::I32 streamed,
-                                  FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
+HR_FLASH void flash_add_weighted(const Block& block,
+                                 const FlashSums<Block, Tiles, Tiles::kStreamed>& weights,
+                                 typename Block::I32 streamed,
+                                 FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
   using U32 = typename Block::U32;
 #pragma unroll
   for (int step = 0; step < Tiles::kRowSteps; ++step) {
@@ -203,7 +203,7 @@ HR_KERNEL void flash_add_weighted(const Block& block,
 
 /// Four words of four lanes transposed: afterwards lane t of a quad has word t of each, in order.
 template <class Block>
-HR_KERNEL void flash_transpose_quad(const Block& block, typename Block::U32 (&words)[4]) {
+HR_FLASH void flash_transpose_quad(const Block& block, typename Block::U32 (&words)[4]) {
   using U32 = typename Block::U32;
   const auto is_odd = (block.thread() & 1) != 0;
   const auto is_high = (block.thread() & 2) != 0;
@@ -223,9 +223,9 @@ HR_KERNEL void flash_transpose_quad(const Block& block, typename Block::U32 (&wo
 
 /// Writes own rows, each times its factor [m][h].
 template <class T, class Tiles, class Block>
-HR_KERNEL void flash_store(const Block& block, const FlashSums<Block, Tiles, Tiles::kHeadDim>& sums,
-                           const typename Block::F32 (&factor)[Tiles::kRowTiles][2],
-                           const FlashRows<T>& rows) {
+HR_FLASH void flash_store(const Block& block, const FlashSums<Block, Tiles, Tiles::kHeadDim>& sums,
+                          const typename Block::F32 (&factor)[Tiles::kRowTiles][2],
+                          const FlashRows<T>& rows) {
   using I32 = typename Block::I32;
   using U32 = typename Block::U32;
   const FlashThread<Block, Tiles> thread(block);
@@ -264,12 +264,12 @@ HR_KERNEL void flash_store(const Block& block, const FlashSums<Block, Tiles, Til
 
 /// Sum or maximum over the four lanes that share a row.
 template <class Block>
-HR_KERNEL typename Block::F32 flash_quad_sum(const Block& block, typename Block::F32 value) {
+HR_FLASH typename Block::F32 flash_quad_sum(const Block& block, typename Block::F32 value) {
   value = value + block.shuffle_xor(value, 1);
   return value + block.shuffle_xor(value, 2);
 }
 template <class Block>
-HR_KERNEL typename Block::F32 flash_quad_max(const Block& block, typename Block::F32 value) {
+HR_FLASH typename Block::F32 flash_quad_max(const Block& block, typename Block::F32 value) {
   value = block.max(value, block.shuffle_xor(value, 1));
   return block.max(value, block.shuffle_xor(value, 2));
 }
