@@ -139,10 +139,7 @@ class ShardRestore {
     for_parameter_ranges(
         module.spec, shard.first, shard.count,
         [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-          model::for_runs(parameter.part(), first, count,
-                          [&](int64_t element, int64_t done, int64_t length) {
-                            restore(parameter.name, Elements(element), at + done, length);
-                          });
+          restore(parameter, first, at, count);
         },
         [&](int64_t at, int64_t count) {
           in_pieces(count, [&](int64_t done, std::span<float> piece) {
@@ -160,17 +157,29 @@ class ShardRestore {
     }
   }
 
-  /// Elements [first, first + count) of the whole parameter.
-  void restore(const std::string& name, Elements first, int64_t at, int64_t count) {
+  /// From element `first` of what the module has of the parameter.
+  void read(const model::ParameterSpec& parameter, StateArray array, int64_t first,
+            std::span<float> out) {
+    model::for_runs(parameter.part(), first, static_cast<int64_t>(out.size()),
+                    [&](int64_t element, int64_t done, int64_t length) {
+                      reader_.read(
+                          parameter.name, array, Elements(element),
+                          out.subspan(static_cast<size_t>(done), static_cast<size_t>(length)));
+                    });
+  }
+
+  /// Elements [first, first + count) of what the module has of the parameter. They are put together
+  /// before they are set: a block of 8-bit moments can go over the end of a run.
+  void restore(const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
     in_pieces(count, [&](int64_t done, std::span<float> piece) {
-      reader_.read(name, StateArray::master, first + Elements(done), piece);
+      read(parameter, StateArray::master, first + done, piece);
       set_master(arrays_, at + done, piece);
       const auto moment = [&](StateArray array, void* target, uint8_t* scales,
                               const MomentCode& code) {
         if (target == nullptr || !with_moments_ || !reader_.has(array)) {
           return;
         }
-        reader_.read(name, array, first + Elements(done), piece);
+        read(parameter, array, first + done, piece);
         if (arrays_.moment_dtype == DType::u8) {
           set_moment(code, target, scales, at + done, piece);
         } else {

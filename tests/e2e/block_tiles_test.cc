@@ -275,11 +275,13 @@ TEST(BlockTilesOnGpu, GiveOneCurveOfTheirOwnToo) {
     const auto fake = std::make_shared<device::testing::FakeCuda>();
     device::GpuFound found;
     found.description = "the fake GPU";
-    found.make_device = [fake] { return std::make_unique<device::cuda::CudaDevice>(fake, 0); };
+    found.make_device = [fake](const device::GpuOptions&) {
+      return std::make_unique<device::cuda::CudaDevice>(fake, 0);
+    };
     engine::EngineOptions options = with_device(settings, kGiB);
     options.block_piece = kPiece;
-    engine::use_gpu(options, found);
-    const auto device = found.make_device();
+    engine::use_gpu(options, found, {});
+    const auto device = found.make_device({});
     const model::CheckpointReader reader(folder.path());
     const model::Network network(reader.config(), settings.dtype, settings.shape, *device,
                                  options.vocab_tile, kPiece);
