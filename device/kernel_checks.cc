@@ -242,7 +242,8 @@ void check_optimizer_update(const OptimizerStep& step, const OptimizerArrays& ar
              to_string(arrays.weight_dtype));
     check_array(arrays.weight, DType::bf16, "optimizer weights");
   }
-  HR_CHECK(arrays.weight_dtype == DType::bf16 || arrays.weight_dtype == DType::f16,
+  HR_CHECK(arrays.weight == nullptr || arrays.weight_dtype == DType::bf16 ||
+               arrays.weight_dtype == DType::f16,
            "optimizer weights of {}", to_string(arrays.weight_dtype));
   HR_CHECK(arrays.moment_dtype == DType::f32 || arrays.moment_dtype == DType::bf16, "moments of {}",
            to_string(arrays.moment_dtype));

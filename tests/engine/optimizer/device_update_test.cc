@@ -228,6 +228,12 @@ TEST_P(DeviceUpdateTest, BrokenPreconditionsAreInternalErrors) {
   refuses([](OptimizerArrays& a) { a.gradient_dtype = DType::i32; });
   EXPECT_THROW(kernels().optimizer_update(*stream_, device_step(UpdateOptions()), good, nullptr),
                InternalError);
+  // Training in fp32: the master is the weight.
+  Arrays plain({MasterKind::plain, DType::f32, DType::f32, false}, 0);
+  OptimizerArrays none = device_arrays(plain.shard());
+  none.weight_dtype = DType::f32;
+  int32_t flag = 0;
+  EXPECT_NO_THROW(kernels().optimizer_update(*stream_, device_step(UpdateOptions()), none, &flag));
 }
 
 HEADRACE_DEVICE_SUITE(DeviceUpdateTest);
