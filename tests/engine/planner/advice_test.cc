@@ -114,9 +114,11 @@ TEST(Remedies, StateThatIsOverwrittenNeedsRoomForOneGeneration) {
   question.options.memory.wants_in_place = true;
   const Bytes all_on_nvme = minimum_of(question).nvme;
   question.options.memory.wants_in_place = false;
-  const Bytes generation = plan_step(question, PlanDepth::quick).nvme_for_good;
-  EXPECT_GT(generation, Bytes(0));
-  EXPECT_EQ(minimum_of(question).nvme, all_on_nvme + generation);
+  // The smallest plan has smaller shards than a roomy one: more gaps.
+  const auto generation =
+      static_cast<double>(plan_step(question, PlanDepth::quick).nvme_for_good.count());
+  EXPECT_NEAR(static_cast<double>((minimum_of(question).nvme - all_on_nvme).count()), generation,
+              0.02 * generation);
   // A change of a home decides anew whether values can be overwritten.
   question.options.memory.wants_in_place = true;
   question.options.memory.offload_param = Tier::host;
