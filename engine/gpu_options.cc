@@ -23,7 +23,8 @@ std::optional<device::GpuFound> find_gpu_for(const Settings& settings) {
 
 std::optional<int> memory_node_for(const std::optional<int>& gpu_node, const MemoryRequest& request,
                                    const std::vector<tiers::NumaNode>& nodes) {
-  if (!gpu_node || nodes.size() < 2 || request.offload_optimizer) {
+  const bool cpu_updates = request.offload_optimizer || !request.can_update_on_device();
+  if (!gpu_node || nodes.size() < 2 || cpu_updates) {
     return std::nullopt;
   }
   const auto near = std::find_if(nodes.begin(), nodes.end(), [&](const tiers::NumaNode& node) {

@@ -17,7 +17,7 @@ namespace {
 std::string remedies(const MemoryRequest& request, Tier tier) {
   std::string text = fmt::format("give more with --{}-memory", to_string(tier));
   text += ", or lower the sequence length or train_micro_batch_size_per_gpu";
-  if (tier == Tier::device && request.offload_optimizer && request.offload_ratio.value_or(1) < 1) {
+  if (tier == Tier::device && offload_ratio(request) < 1) {
     text += ", or raise zero_optimization.offload_optimizer.ratio";
   }
   if (request.recompute && request.recompute != model::Recompute::block) {
@@ -144,7 +144,9 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
   for (const PlanInput* each : {&input, &without_spills}) {
     if (const std::optional<MemoryPlan> smallest = smallest_that_fits(*each)) {
       MemoryPlan plan = choose_plan(*each, *smallest);
-      plan.minimum_nvme = least_nvme(input);
+      if (request.states_minimum) {
+        plan.minimum_nvme = least_nvme(input);
+      }
       return plan;
     }
   }

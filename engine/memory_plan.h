@@ -29,15 +29,18 @@ struct MemoryRequest {
   std::optional<double> offload_ratio = 1;
   bool host_activations = false;  ///< cpu_checkpointing
   bool nvme_activations = false;
-  bool spills =
-      true;  ///< what lives inside a step may go down to nvme, where it is offloaded there
+  /// What lives inside a step may go down to nvme, where it is offloaded there.
+  bool spills = true;
   Elements sub_group_size{1'000'000'000};
   StateRequest state;
   int64_t micro_batches = 1;
   std::optional<AccumulationOrder> accumulation_order;  ///< empty: the faster one that fits
   scheduler::Rates rates;  ///< by which orders are compared, until they are measured
   std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
-  bool fp32_gradients = false;    ///< sums of gradients are not rounded to the compute dtype
+  bool fp32_gradients = false;  ///< sums of gradients are not rounded to the compute dtype
+  /// Whether the plan's minima are worked out, which takes plans of the finest tiles of blocks;
+  /// else they are those of whole blocks where these fit.
+  bool states_minimum = true;
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.
@@ -50,7 +53,7 @@ struct MemoryRequest {
   /// there, for state in memory is written at checkpoints only.
   bool in_place() const {
     return wants_in_place && offload_param == Tier::nvme && offload_optimizer == Tier::nvme &&
-           (!device_memory || offload_ratio.value_or(1) == 1);
+           (!device_memory || !can_update_on_device() || offload_ratio.value_or(1) == 1);
   }
 };
 

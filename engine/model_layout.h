@@ -51,7 +51,7 @@ struct Shard {
 
 struct ModuleObjects {
   model::ModuleSpec spec;
-  Elements first;      ///< elements of the modules before it, which no tiling changes
+  Elements first;      ///< elements of the modules before it, whatever the vocabulary tiles
   ObjectId weights{};  ///< packed vector in the compute dtype
   /// Packed gradient of one micro-batch in the compute dtype. Two take turns where the
   /// micro-batches follow each other, so that one is accumulated while the next is computed.

@@ -132,14 +132,16 @@ std::vector<MemoryPlan> fit_with_cut(const PlanInput& input, StepOrder order, By
 /// Plans in this order with the largest tiles of blocks that fit.
 std::vector<MemoryPlan> fit_with_tiles_of_blocks(const PlanInput& input, StepOrder order,
                                                  Bytes host_arena) {
-  std::vector<model::BlockCut> cuts = allowed_cuts(input);
-  cuts.erase(cuts.begin());  // whole blocks
+  const std::vector<model::BlockCut> cuts = allowed_cuts(input);
   std::vector<int64_t> rows;
   for (const model::BlockCut& cut : cuts) {
     rows.push_back(cut.mlp_rows);
   }
-  return fit_largest(
-      rows, [&](size_t choice) { return fit_with_cut(input, order, host_arena, cuts[choice]); });
+  return fit_largest(rows, [&](size_t choice) {
+    // The first are whole blocks, which do not fit.
+    return choice == 0 ? std::vector<MemoryPlan>()
+                       : fit_with_cut(input, order, host_arena, cuts[choice]);
+  });
 }
 
 /// In all allowed orders. Cut blocks round otherwise than whole ones: no run has them that can do

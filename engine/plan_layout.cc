@@ -203,17 +203,13 @@ std::vector<T> ends_of(const std::vector<T>& values) {
   return values.size() == 1 ? values : std::vector<T>{values.front(), values.back()};
 }
 
-/// The smallest shards in the leanest order, with vocabulary and blocks whole and in the smallest
-/// tiles.
-std::vector<MemoryPlan> smallest_plans(const PlanInput& input) {
+/// The smallest shards in the leanest order, with the vocabulary whole and in the smallest tiles.
+std::vector<MemoryPlan> smallest_plans(const PlanInput& input, const model::BlockCut& cut) {
   const std::vector<int64_t> rows = vocab_tile_choices(input.config, input.needs.logits_tile);
-  const std::vector<model::BlockCut> cuts = allowed_cuts(input);
   std::vector<MemoryPlan> plans;
-  for (const model::BlockCut& cut : ends_of(cuts)) {
-    for (const int64_t tile_rows : ends_of(rows)) {
-      plans.push_back(lay_out(input, {smallest_shard(input.config, input.request), tile_rows, cut},
-                              leanest_order(input.request), requested_levels(input)));
-    }
+  for (const int64_t tile_rows : ends_of(rows)) {
+    plans.push_back(lay_out(input, {smallest_shard(input.config, input.request), tile_rows, cut},
+                            leanest_order(input.request), requested_levels(input)));
   }
   return plans;
 }
@@ -221,28 +217,42 @@ std::vector<MemoryPlan> smallest_plans(const PlanInput& input) {
 }  // namespace
 
 MemoryPlan smallest_plan(const PlanInput& input) {
-  std::vector<MemoryPlan> plans = smallest_plans(input);
-  for (MemoryPlan& plan : plans) {
-    fit_host(plan, plan.minimum_device, Bytes(0));
+  std::optional<MemoryPlan> smallest;
+  for (const model::BlockCut& cut : ends_of(allowed_cuts(input))) {
+    for (MemoryPlan& plan : smallest_plans(input, cut)) {
+      fit_host(plan, plan.minimum_device, Bytes(0));
+      if (!smallest || std::pair(plan.minimum_device, plan.minimum_host) <
+                           std::pair(smallest->minimum_device, smallest->minimum_host)) {
+        smallest = std::move(plan);
+      }
+    }
   }
-  return *std::min_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.minimum_device, a.minimum_host) <
-           std::pair(b.minimum_device, b.minimum_host);
-  });
+  return std::move(*smallest);
 }
 
 std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input) {
-  std::vector<MemoryPlan> plans = smallest_plans(input);
-  Bytes minimum_device = plans.front().minimum_device;
   std::optional<MemoryPlan> best;
-  for (MemoryPlan& plan : plans) {
-    minimum_device = std::min(minimum_device, plan.minimum_device);
-    if (fit_budgets(plan, input.request) && (!best || plan.minimum_host < best->minimum_host)) {
-      best = std::move(plan);
+  std::optional<Bytes> device;
+  std::optional<Bytes> host;
+  for (const model::BlockCut& cut : ends_of(allowed_cuts(input))) {
+    if (best && !input.request.states_minimum) {
+      break;
+    }
+    const bool has_coarser = best.has_value();
+    for (MemoryPlan& plan : smallest_plans(input, cut)) {
+      device = std::min(device.value_or(plan.minimum_device), plan.minimum_device);
+      if (!fit_budgets(plan, input.request)) {
+        continue;
+      }
+      host = std::min(host.value_or(plan.minimum_host), plan.minimum_host);
+      if (!best || (!has_coarser && plan.minimum_host < best->minimum_host)) {
+        best = std::move(plan);
+      }
     }
   }
   if (best) {
-    best->minimum_device = minimum_device;
+    best->minimum_device = *device;
+    best->minimum_host = *host;
   }
   return best;
 }
@@ -254,8 +264,17 @@ Bytes least_nvme(const PlanInput& input) {
                             input.needs,  input.work,  request};
   for (const bool spills : {false, true}) {
     request.spills = spills && input.request.spills;
-    if (const auto plan = smallest_that_fits(unlimited)) {
-      return plan->minimum_nvme;
+    // Tiles of blocks need more, for the gaps behind their parts.
+    for (const model::BlockCut& cut : ends_of(allowed_cuts(unlimited))) {
+      std::optional<Bytes> least;
+      for (MemoryPlan& plan : smallest_plans(unlimited, cut)) {
+        if (fit_budgets(plan, request)) {
+          least = std::min(least.value_or(plan.minimum_nvme), plan.minimum_nvme);
+        }
+      }
+      if (least) {
+        return *least;
+      }
     }
   }
   HR_CHECK(false, "the smallest plan does not fit device and host");

@@ -74,8 +74,9 @@ bool fit_budgets(MemoryPlan& plan, const MemoryRequest& request);
 /// where it gets no more of the device than that.
 MemoryPlan smallest_plan(const PlanInput& input);
 
-/// Of the same what needs less of the host, where it gets all of the device budget; empty where
-/// none fits the request. Tiles can need more of the host, for what the head keeps between them.
+/// Of whole blocks, or where these do not fit of the smallest tiles, what needs less of the host,
+/// where it gets all of the device budget; empty where none fits the request. Tiles can need more
+/// of the host, for what the head keeps between them. Its minima are the least of all of the same.
 std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input);
 
 /// The smallest nvme budget that goes with the request's other budgets, which must be large enough:

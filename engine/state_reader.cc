@@ -90,7 +90,7 @@ void StateReader::read(const std::string& parameter, StateArray array, Elements 
     throw InputError(fmt::format("elements {} to {} of parameter '{}', which has {}", first.count(),
                                  first.count() + count, parameter, found->second.count));
   }
-  sources_kept_ = found->second.columns > 0 ? found->second.places.size() : 1;
+  sources_kept_ = places_read(found->second, first.count(), count);
   int64_t done = 0;
   for (const Place& place : found->second.places) {
     for_overlaps(place.part, first.count(), count, [&](int64_t from, int64_t at, int64_t length) {
@@ -103,6 +103,24 @@ void StateReader::read(const std::string& parameter, StateArray array, Elements 
     refuse_layout(fmt::format("{} of {} elements of parameter {} from {} on", done, count,
                               parameter, first.count()));
   }
+}
+
+/// Places that a read like this one goes through again and again: of columns those in its row, or
+/// all of them where it is of several rows. Ranges come one after the other.
+size_t StateReader::places_read(const Parameter& parameter, int64_t first, int64_t count) {
+  if (parameter.columns == 0) {
+    return 1;
+  }
+  if (parameter.columns > kPiece) {  // what is read of one row may come in several reads
+    return parameter.places.size();
+  }
+  size_t places = 0;
+  for (const Place& place : parameter.places) {
+    bool is_read = false;
+    for_overlaps(place.part, first, count, [&](int64_t, int64_t, int64_t) { is_read = true; });
+    places += is_read ? 1 : 0;
+  }
+  return std::max<size_t>(places, 1);
 }
 
 /// Elements of the part at `place`, from its element `first` on.

@@ -22,9 +22,9 @@ enum class StateArray : uint8_t { master, moment1, moment2, weights };
 
 /// Reads the training state of a generation by logical parameter and range, whatever shards and
 /// formats it is stored in. The store must outlive it. Keeps one extent per array and the weights
-/// in memory: up to 64 MiB, 96 MiB with 8-bit moments, times the tiles that a matrix is cut into by
-/// columns. Not thread-safe; blocks. Errors: IoError for damaged bytes; InputError where layout and
-/// objects contradict each other.
+/// in memory: up to 64 MiB, 96 MiB with 8-bit moments, times the tiles by columns that what is read
+/// of a row lies in. Not thread-safe; blocks. Errors: IoError for damaged bytes; InputError where
+/// layout and objects contradict each other.
 class StateReader {
  public:
   /// Of a snapshot or, without `generation`, the committed generation.
@@ -61,6 +61,7 @@ class StateReader {
   enum Purpose : uint8_t { kMaster, kMoment1, kMoment2, kScale1, kScale2, kWeights, kPurposes };
 
   void add_place(const proto::StoredParameter& parameter, size_t module);
+  static size_t places_read(const Parameter& parameter, int64_t first, int64_t count);
   void read_module(const Place& place, StateArray array, int64_t first, std::span<float> out);
   void read_shard(const proto::StoredModule& module, const proto::StoredShard& shard,
                   StateArray array, int64_t first, std::span<float> out);

@@ -85,8 +85,10 @@ OperationBody StepBodies::training(const StepTrace& trace,
         return;
       case StepKind::update:
         if (step.on_device) {
-          update_on_device(step, uses, mode == UpdateMode::after_norm ? numbers.optimizer : assumed,
-                           numbers);
+          // Without a norm to wait for a step is not skipped, and `numbers` may just be written.
+          const bool has_norm = mode == UpdateMode::after_norm;
+          update_on_device(step, uses, has_norm ? numbers.optimizer : assumed,
+                           has_norm && numbers.skipped);
           if (--on_device == 0) {  // the compute lane takes them in order
             device_updates_.finish(&numbers.device_updates_finite);
           }
@@ -313,10 +315,9 @@ void StepBodies::put_weights_back(const StepOperation& step, UseBytes uses) cons
   }
 }
 
-/// Without a norm to wait for, a step is not skipped.
 void StepBodies::update_on_device(const StepOperation& step, UseBytes uses,
-                                  const UpdateOptions& options, const StepNumbers& numbers) {
-  if (numbers.skipped) {
+                                  const UpdateOptions& options, bool skipped) {
+  if (skipped) {
     device_updates_.rewrite_weights(step, uses);
   } else {
     device_updates_.update(step, uses, options);

@@ -88,7 +88,7 @@ class StepBodies {
               bool& all_finite);
   void update_or_keep(const StepOperation& step, UseBytes uses, StepNumbers& numbers);
   void update_on_device(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
-                        const StepNumbers& numbers);
+                        bool skipped);
   std::span<std::byte> shard_weights(const Shard& shard, UseBytes uses) const;
   void set_weights_aside(const StepOperation& step, UseBytes uses) const;
   void put_weights_back(const StepOperation& step, UseBytes uses) const;

@@ -29,7 +29,7 @@ enum class StepKind : uint8_t {
   accumulate,   ///< adds a module's fresh gradient to one shard's accumulator
   join_sums,    ///< adds one shard's embedding accumulator to its accumulator
   round_sum,    ///< one shard's sum to the final gradient in the compute dtype
-  measure,      ///< statistics of one shard of a gradient that is final as it has come
+  measure,      ///< statistics of one shard of a final gradient
   finish_norm,  ///< global norm and clip coefficient are known after it
   update,       ///< optimizer step of one shard
   redo_update,  ///< the same once more, from the values before the speculative one

@@ -114,24 +114,30 @@ std::optional<Recommendation> recommend_budget(const PlanQuestion& question, con
   }
   PlanQuestion same_order = question;  // the other orders would take as long again
   same_order.options.memory.accumulation_order = plan.order;
-  const Bytes minimum = tier == Tier::device ? plan.minimum.device : plan.minimum.host;
-  const auto low = static_cast<double>(minimum.count());
-  const double high = std::max(low, static_cast<double>((plan.everything + plan.fixed).count()));
-  const auto point = [&](int i) {
-    return round_up_budget(low * std::pow(high / low, static_cast<double>(i) / kPoints));
+  const auto minimum_in = [&](const StepPlan& planned) {
+    const Bytes bytes = tier == Tier::device ? planned.minimum.device : planned.minimum.host;
+    return static_cast<double>(bytes.count());
   };
   /// Empty: does not fit in this order.
-  const auto plan_at = [&](int i) {
-    return plan_all({with_budget(same_order, tier, point(i))}, PlanDepth::quick).front().plan;
+  const auto plan_with = [&](double budget) {
+    const PlanQuestion changed = with_budget(same_order, tier, round_up_budget(budget));
+    return plan_all({changed}, PlanDepth::quick).front().plan;
   };
+  const double high =
+      std::max(minimum_in(plan), static_cast<double>((plan.everything + plan.fixed).count()));
   Recommendation result;
-  result.plan = plan_at(kPoints).value_or(plan);
+  result.plan = plan_with(high).value_or(plan);
   result.best_seconds = result.plan.seconds;
+  // That of whole blocks, where they fit: nobody is to cut them for want of less than that.
+  const double low = std::min(minimum_in(result.plan), high);
+  const auto point = [&](int i) {
+    return low * std::pow(high / low, static_cast<double>(i) / kPoints);
+  };
   int below = -1;  // too little
   int enough = kPoints;
   while (enough - below > 1) {
     const int middle = (below + enough) / 2;
-    std::optional<StepPlan> found = plan_at(middle);
+    std::optional<StepPlan> found = plan_with(point(middle));
     if (found && found->seconds <= kNearEnough * result.best_seconds) {
       enough = middle;
       result.plan = std::move(*found);
@@ -139,7 +145,7 @@ std::optional<Recommendation> recommend_budget(const PlanQuestion& question, con
       below = middle;
     }
   }
-  result.budget = point(enough);
+  result.budget = round_up_budget(point(enough));
   return result;
 }
 

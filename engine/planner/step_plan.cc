@@ -121,7 +121,9 @@ StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
   const auto device = device::make_cpu_device();
   const model::Network network(question.config, options.dtype, options.shape, *device,
                                options.vocab_tile, options.block_piece);
-  const MemoryPlan plan = plan_memory(network, options);
+  EngineOptions planned = options;
+  planned.memory.states_minimum = depth == PlanDepth::full;
+  const MemoryPlan plan = plan_memory(network, planned);
   const SteadyStep step =
       depth == PlanDepth::full ? late_step(plan, options) : quick_step(plan, options);
   StepPlan result;

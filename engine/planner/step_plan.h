@@ -48,9 +48,9 @@ struct StepPlan {
   bool has_device = false;
   Bytes device_arena;
   Bytes host_arena;
-  Bytes everything;  ///< of all objects: more memory than this changes nothing
-  MinimumBudgets minimum;
-  Bytes peak_device;  ///< arena and fixed bytes in use at most
+  Bytes everything;        ///< of all objects: more memory than this changes nothing
+  MinimumBudgets minimum;  ///< of a quick plan those of whole blocks, where these fit
+  Bytes peak_device;       ///< arena and fixed bytes in use at most
   Bytes peak_host;
   Bytes nvme_for_good;  ///< of one generation
 

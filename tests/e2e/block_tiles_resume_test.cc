@@ -66,11 +66,12 @@ TEST_F(BlockTilesResume, GoesOnWithOtherTilesBitForBit) {
     const int64_t least = plan_of(wide).minimum_device.count();
     const json tight = config_with_device(each, least);
     EXPECT_EQ(plan_of(tight).layout.mlp_tiles, 5);
-    // Room for all of an MLP as one tile, with its gradient, where there was a piece.
-    const int64_t one_tile = int64_t{2} * 2 * 3 * 64 * (deep_model().intermediate_size - 512);
-    const json between = config_with_device(each, least + one_tile + (64 << 10));
+    // The first budget that has room for larger tiles.
+    json between = tight;
+    for (int64_t device = least; plan_of(between).layout.mlp_tiles == 5; device += least / 16) {
+      between = config_with_device(each, device);
+    }
     EXPECT_GT(plan_of(between).layout.mlp_tiles, 0);
-    EXPECT_LT(plan_of(between).layout.mlp_tiles, 5);
     const std::string whole = each.name() + "_whole";
     const std::string parts = each.name() + "_parts";
     train(job(whole), tight);
@@ -89,6 +90,22 @@ TEST_F(BlockTilesResume, GoesOnWithOtherTilesBitForBit) {
       EXPECT_NEAR(losses(mixed)[step], losses(whole)[step], 1e-2);
     }
   }
+}
+
+/// The columns of a tile are no whole blocks of 64, so its moments are rounded once more.
+TEST_F(BlockTilesResume, EightBitMomentsGoOnInOtherTiles) {
+  const Case each{.has_8bit_moments = true};
+  const json wide = config_with_device(each, int64_t{256} << 20);
+  const json tight = config_with_device(each, plan_of(wide).minimum_device.count());
+  EXPECT_EQ(plan_of(tight).layout.mlp_tiles, 5);
+  train(job("whole"), tight);
+  train(job("mixed"), tight, 2);
+  EXPECT_EQ(train(job("mixed"), wide, 4).resumed_from, 2);
+  EXPECT_EQ(train(job("mixed"), tight).resumed_from, 4);
+  for (size_t step = 0; step < test::kSteps; ++step) {
+    EXPECT_NEAR(losses("mixed")[step], losses("whole")[step], 3e-2);
+  }
+  EXPECT_TRUE(engine::open_run(folder_ / "mixed")->verify([](Bytes, Bytes) {}).empty());
 }
 
 /// Into whole blocks and back into tiles, through files.

@@ -157,6 +157,9 @@ TEST(CudaRun, HostMemoryIsOnTheGpusNodeWhereTheGpuUpdates) {
   EXPECT_EQ(engine::memory_node_for(1, request, nodes), std::nullopt) << "too small";
   request.offload_optimizer = Tier::host;
   EXPECT_EQ(engine::memory_node_for(0, request, nodes), std::nullopt) << "the CPU updates";
+  request.offload_optimizer = {};
+  request.state.moment_dtype = DType::u8;
+  EXPECT_EQ(engine::memory_node_for(0, request, nodes), std::nullopt) << "8-bit moments are its";
 }
 
 /// The real GPU, where the tests with the label gpu ask for it.

@@ -35,8 +35,9 @@ Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) 
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;
   options.nvme_paths = {nvme.path()};
-  options.nvme_budget = kGiB * 2;
-  options.memory.nvme_budget = options.nvme_budget;
+  if (options.nvme_budget == Bytes(0)) {
+    options.nvme_budget = options.memory.nvme_budget = kGiB * 2;
+  }
   Curve curve;
   engine::Engine engine(reader.config(), options);
   engine.load(reader, [](Elements) {});

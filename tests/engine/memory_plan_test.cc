@@ -255,6 +255,16 @@ TEST(MemoryPlan, EightBitMomentsLiveWhereTheCpuUpdatesThem) {
   }
 }
 
+/// A ratio that has no effect leaves all of the state on nvme.
+TEST(MemoryPlan, EightBitMomentsAreOverwrittenWhateverTheRatio) {
+  MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
+  request.wants_in_place = true;
+  request.offload_ratio = 0.5;
+  EXPECT_FALSE(request.in_place());
+  request.state.moment_dtype = DType::u8;
+  EXPECT_TRUE(request.in_place());
+}
+
 TEST(MemoryPlan, OneGradientPerStepIsNotSummed) {
   MemoryRequest request = request_of(Tier::nvme, Tier::nvme, true);
   request.micro_batches = 1;

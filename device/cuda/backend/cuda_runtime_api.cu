@@ -114,11 +114,9 @@ class RuntimeApi final : public CudaApi {
   RuntimeApi() = default;
   RuntimeApi(const RuntimeApi&) = delete;
   RuntimeApi& operator=(const RuntimeApi&) = delete;
-  ~RuntimeApi() override {
-    for (const auto& [device, handle] : handles_) {
-      cublasLtDestroy(handle);
-    }
-  }
+  /// cuBLASLt's handles stay: one that static objects keep to the end of the process would be
+  /// destroyed after CUDA.
+  ~RuntimeApi() override = default;
 
   Status device_count(int* count) override { return status_of(cudaGetDeviceCount(count)); }
   Status device_facts(int device, GpuFacts* facts) override;
