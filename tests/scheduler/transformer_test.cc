@@ -64,6 +64,26 @@ TEST(Transformer, OptimalIsNeverWorseThanLruWhenBoundByCompute) {
   compare_policies(shape, {});
 }
 
+/// What the quick policy is for: to tell which of two steps is faster.
+TEST(Transformer, QuickPlansAreSoundAndNearlyAsFast) {
+  const auto quick = make_optimal_policy(PolicyEffort::quick);
+  for (const int64_t micro_batches : {1, 3}) {
+    for (const int64_t extra_mib : {0, 16, 64, 256}) {
+      TransformerShape shape;
+      shape.micro_batches = micro_batches;
+      Case step = transformer(shape, Tier::nvme);
+      step.set_budgets(true, extra_mib << 19, extra_mib << 20);
+      step.place_homes();
+      const CompileInput input = step.input();
+      const Schedule fast = quick->compile(input);
+      const Schedule best = make_optimal_policy()->compile(input);
+      EXPECT_EQ(violations(input, fast), "");
+      EXPECT_LE(simulate(input, fast).seconds, 1.1 * simulate(input, best).seconds)
+          << micro_batches << " micro-batches, " << extra_mib << " MiB";
+    }
+  }
+}
+
 TEST(Transformer, ValuesAreRightInRandomOrders) {
   TransformerShape shape{4, 2, 3 * 64, 5 * 64, 2 * 64, 1e-5, 1e-5};
   for (uint64_t seed = 0; seed < 40; ++seed) {
