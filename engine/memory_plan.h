@@ -38,9 +38,9 @@ struct MemoryRequest {
   scheduler::Rates rates;  ///< by which orders are compared, until they are measured
   std::optional<model::Recompute> recompute;  ///< of all blocks; empty: what fits and is faster
   bool fp32_gradients = false;  ///< sums of gradients are not rounded to the compute dtype
-  /// Whether the plan's minima are worked out, which takes plans of the finest tiles of blocks;
-  /// else they are those of whole blocks where these fit.
-  bool states_minimum = true;
+  /// For plans that are only compared with each other: orders are compared by fewer policies, and
+  /// the minima are those of whole blocks where these fit.
+  bool is_quick = false;
   bool optimizer_overlap = true;  ///< update during backward where that fits and is faster
   /// Updates depend on the gradients' norm: they are clipped by it, or skipped where it is not
   /// finite.
@@ -80,8 +80,8 @@ struct MemoryPlan {
   Bytes minimum_host;    ///< smallest host budget that works
   Bytes minimum_nvme;    ///< committed values, the next step's beside them, and what may spill
 
-  /// Of usual_step() from `homes`, by the quick optimal policy at the request's rates; null where
-  /// the choice of the plan did not need it.
+  /// Of usual_step() from `homes`, by the optimal policy at the request's rates; null where the
+  /// choice of the plan did not need it.
   std::shared_ptr<const scheduler::Schedule> first_schedule;
 
   /// What most steps of a run are.

@@ -164,18 +164,20 @@ std::vector<MemoryPlan> fit_in_orders(const PlanInput& input, Bytes host_arena) 
 }
 
 /// Of the first step at assumed rates. Its schedule stays with the plan.
-double predicted_seconds(MemoryPlan& plan, const scheduler::Rates& rates) {
-  const auto input = compile_input(plan, plan.usual_step(), rates, plan.homes);
+double predicted_seconds(MemoryPlan& plan, const MemoryRequest& request) {
+  using scheduler::PolicyEffort;
+  const auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
   if (plan.first_schedule == nullptr) {
-    plan.first_schedule = std::make_shared<const scheduler::Schedule>(
-        scheduler::make_optimal_policy(scheduler::PolicyEffort::quick)->compile(input));
+    const auto policy = scheduler::make_optimal_policy(request.is_quick ? PolicyEffort::quick
+                                                                        : PolicyEffort::thorough);
+    plan.first_schedule = std::make_shared<const scheduler::Schedule>(policy->compile(input));
   }
   return scheduler::simulate(input, *plan.first_schedule).seconds;
 }
 
 /// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
 /// of all, else of the next one. The plans are in order of preference.
-MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates) {
+MemoryPlan fastest(std::vector<MemoryPlan> plans, const MemoryRequest& request) {
   constexpr double kAboutAsFast = 1.1;  // the rates are assumed
   if (plans.size() == 1) {
     return std::move(plans.front());
@@ -183,7 +185,7 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const scheduler::Rates& rates)
   std::vector<double> seconds;
   seconds.reserve(plans.size());
   for (MemoryPlan& plan : plans) {
-    seconds.push_back(predicted_seconds(plan, rates));
+    seconds.push_back(predicted_seconds(plan, request));
   }
   const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
   const auto first =
@@ -225,7 +227,7 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
       input.needs.saved[model::Recompute::none] == Bytes(0)) {
     return plan;
   }
-  const double seconds = predicted_seconds(plan, input.request.rates);
+  const double seconds = predicted_seconds(plan, input.request);
   StepTrace at_best = plan.usual_step();
   for (size_t i = 0; i < at_best.operations.size(); ++i) {
     if (at_best.operations[i].kind == StepKind::block_backward) {
@@ -242,14 +244,14 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   trials.plan_with = [&](const RecomputeLevels& levels) {
     return with_levels(input, layout, levels);
   };
-  trials.seconds = [&](MemoryPlan& other) { return predicted_seconds(other, input.request.rates); };
+  trials.seconds = [&](MemoryPlan& other) { return predicted_seconds(other, input.request); };
   return choose_recompute(std::move(plan), seconds, trials);
 }
 
 /// For the request's share of the optimizer, or for all of it.
 MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) {
   MemoryPlan plan = with_recompute_chosen(
-      input, fastest(fit_in_orders(input, smallest.host_arena), input.request.rates));
+      input, fastest(fit_in_orders(input, smallest.host_arena), input.request));
   plan.minimum_device = smallest.minimum_device;
   plan.minimum_host = smallest.minimum_host;
   return plan;
@@ -272,7 +274,7 @@ MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
   if (!smallest) {
     return whole;
   }
-  double seconds = predicted_seconds(whole, request.rates);
+  double seconds = predicted_seconds(whole, request);
   for (const int kept : {most, most / 2}) {
     if (kept != most) {
       smallest = kept > 0 ? smallest_with(kept) : std::nullopt;
@@ -284,7 +286,7 @@ MemoryPlan with_ratio_chosen(const PlanInput& input, MemoryPlan whole) {
     if (plan.layout.cut.is_cut() && !whole.layout.cut.is_cut()) {
       continue;
     }
-    const double faster = predicted_seconds(plan, request.rates);
+    const double faster = predicted_seconds(plan, request);
     if (faster < kSavingIsFasterBy * seconds) {
       plan.minimum_device = whole.minimum_device;
       plan.minimum_host = whole.minimum_host;

@@ -235,7 +235,7 @@ std::optional<MemoryPlan> smallest_that_fits(const PlanInput& input) {
   std::optional<Bytes> device;
   std::optional<Bytes> host;
   for (const model::BlockCut& cut : ends_of(allowed_cuts(input))) {
-    if (best && !input.request.states_minimum) {
+    if (best && input.request.is_quick) {
       break;
     }
     const bool has_coarser = best.has_value();

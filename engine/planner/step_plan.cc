@@ -122,7 +122,7 @@ StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
   const model::Network network(question.config, options.dtype, options.shape, *device,
                                options.vocab_tile, options.block_piece);
   EngineOptions planned = options;
-  planned.memory.states_minimum = depth == PlanDepth::full;
+  planned.memory.is_quick = depth == PlanDepth::quick;
   const MemoryPlan plan = plan_memory(network, planned);
   const SteadyStep step =
       depth == PlanDepth::full ? late_step(plan, options) : quick_step(plan, options);
