@@ -77,8 +77,15 @@ void run(const Options& options) {
   std::vector<double> ratios;
   for (int round = 0; round < options.rounds; ++round) {
     bench::check_stopped();
-    ours.push_back(verify_rate(*store));
+    // In turn, for who comes second may find the file in a cache below the virtual drive.
+    const bool is_first = round % 2 == 0;
+    if (is_first) {
+      ours.push_back(verify_rate(*store));
+    }
     fio.push_back(bench::run_fio(read).gb_per_second);
+    if (!is_first) {
+      ours.push_back(verify_rate(*store));
+    }
     ratios.push_back(ours.back() / fio.back());
     fmt::print("verify {:.2f} GB/s, fio {:.2f} GB/s, ratio {:.3f}\n", ours.back(), fio.back(),
                ratios.back());
