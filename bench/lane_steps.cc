@@ -6,6 +6,7 @@
 
 #include "base/median.h"
 #include "base/random.h"
+#include "engine/run_plan.h"
 #include "model/checkpoint.h"
 
 namespace headrace::bench {
@@ -73,9 +74,9 @@ engine::EngineOptions options_of(const LaneSetting& setting, const model::ModelC
     options.memory.device_memory = kGiB * 8;
   }
   const auto device = device::make_cpu_device();
-  const model::Network network(config, options.dtype, options.shape, *device, options.vocab_tile);
+  const auto network = engine::make_network(config, options, *device);
   const auto minimum = engine::minimum_budgets(config, options.dtype, options.shape,
-                                               engine::network_needs(network), options.memory);
+                                               engine::network_needs(*network), options.memory);
   options.memory.host_memory = percent_of(minimum.host, setting.host_percent);
   if (setting.device_percent > 0) {
     options.memory.device_memory = percent_of(minimum.device, setting.device_percent);

@@ -57,6 +57,13 @@ bool BlockStep::gives_gradient() const {
          kind == StepKind::attention_finish;
 }
 
+BlockOperations::BlockOperations(const ModelLayout& layout, const WorkEstimate& work)
+    : ComputeOperations(layout, work) {
+  for (size_t i = layout.block(0); i < layout.block(1); ++i) {
+    block_ += layout.modules[i].spec.count;
+  }
+}
+
 std::vector<BlockStep> BlockOperations::forward(int64_t layer) const {
   if (!layout_.cut.is_cut()) {
     return {{StepKind::block_forward, layer}};
@@ -226,7 +233,7 @@ ComputeOperation BlockOperations::start(const BlockStep& step, int64_t micro_bat
                                         const char* what, double seconds) const {
   const size_t module = module_of(step);
   return {layout_.modules[module].spec.name + what,
-          seconds * share_of(module, step.layer),
+          seconds * share_of(module),
           {weights(norms_of(step)), weights(module)},
           {.kind = step.kind,
            .module = module,
@@ -236,25 +243,9 @@ ComputeOperation BlockOperations::start(const BlockStep& step, int64_t micro_bat
 }
 
 /// Share of its block that a module holds.
-double BlockOperations::share_of(size_t module, int64_t layer) const {
-  Elements all;
-  for (size_t i = layout_.block(layer); i < layout_.block(layer + 1); ++i) {
-    all += layout_.modules[i].spec.count;
-  }
+double BlockOperations::share_of(size_t module) const {
   return static_cast<double>(layout_.modules[module].spec.count.count()) /
-         static_cast<double>(all.count());
-}
-
-Use BlockOperations::use(ObjectId object, Access access, bool discard) const {
-  return {object, layout_.placement.compute, access, discard};
-}
-
-Use BlockOperations::weights(size_t module) const {
-  return use(layout_.modules[module].weights, Access::read);
-}
-
-Use BlockOperations::new_gradient(size_t module, int64_t micro_batch) const {
-  return use(layout_.modules[module].gradient_of(micro_batch), Access::write);
+         static_cast<double>(block_.count());
 }
 
 Use BlockOperations::activation(int64_t i, int64_t micro_batch, Access access, bool discard) const {

@@ -32,10 +32,9 @@ struct BlockStep {
 };
 
 /// Makes the operations of blocks, whole or cut. Layout and estimate must outlive it.
-class BlockOperations {
+class BlockOperations : ComputeOperations {
  public:
-  BlockOperations(const ModelLayout& layout, const WorkEstimate& work)
-      : layout_(layout), work_(work) {}
+  BlockOperations(const ModelLayout& layout, const WorkEstimate& work);
 
   /// In their order.
   std::vector<BlockStep> forward(int64_t layer) const;
@@ -57,15 +56,11 @@ class BlockOperations {
   size_t norms_of(const BlockStep& step) const;
   ComputeOperation start(const BlockStep& step, int64_t micro_batch, const char* what,
                          double seconds) const;
-  double share_of(size_t module, int64_t layer) const;
-  scheduler::Use use(ObjectId object, scheduler::Access access, bool discard = false) const;
-  scheduler::Use weights(size_t module) const;
-  scheduler::Use new_gradient(size_t module, int64_t micro_batch) const;
+  double share_of(size_t module) const;
   scheduler::Use activation(int64_t i, int64_t micro_batch, scheduler::Access access,
                             bool discard = false) const;
 
-  const ModelLayout& layout_;
-  const WorkEstimate& work_;
+  Elements block_;  ///< of all modules of a block; the same for every layer
 };
 
 }  // namespace headrace::engine

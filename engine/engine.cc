@@ -21,8 +21,7 @@ constexpr size_t kSchedulesKept = 4;
 
 Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
     : device_(options.make_device ? options.make_device() : device::make_cpu_device()),
-      network_(std::make_unique<model::Network>(config, options.dtype, options.shape, *device_,
-                                                options.vocab_tile, options.block_piece)),
+      network_(make_network(config, options, *device_)),
       plan_(plan_memory(*network_, options)),
       policy_(make_policy(options, plan_.layout)),
       rates_(options.memory.rates),

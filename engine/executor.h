@@ -19,6 +19,11 @@ namespace headrace::engine {
 /// What an operation sees: the bytes of its uses, in the order of Operation::uses.
 using UseBytes = std::span<const std::span<std::byte>>;
 
+/// One use that holds fp32 values.
+inline float* floats(std::span<std::byte> use) {
+  return reinterpret_cast<float*>(use.data());
+}
+
 /// Work of one operation of the trace. For lane compute it posts to the compute stream and returns;
 /// for lane cpu_optimizer it runs on the executor's worker thread.
 using OperationBody = std::function<void(uint32_t operation, UseBytes uses)>;

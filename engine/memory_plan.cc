@@ -144,7 +144,7 @@ MemoryPlan make_memory_plan(const model::ModelConfig& config, DType dtype,
   for (const PlanInput* each : {&input, &without_spills}) {
     if (const std::optional<MemoryPlan> smallest = smallest_that_fits(*each)) {
       MemoryPlan plan = choose_plan(*each, *smallest);
-      if (!request.is_quick) {
+      if (!request.is_quick && plan.minimum_nvme > Bytes(0)) {
         plan.minimum_nvme = least_nvme(input);
       }
       return plan;

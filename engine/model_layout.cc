@@ -256,7 +256,7 @@ class LayoutBuilder {
   ModelLayout layout_;
   ObjectTable table_;
   Elements left_on_device_;
-  Elements added_;  ///< of the modules so far
+  Elements added_;             ///< of the modules so far
   int64_t device_blocks_ = 0;  ///< of statistics, of the shards that are updated on the device
 };
 

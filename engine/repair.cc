@@ -69,13 +69,11 @@ class WeightsGuess {
       for (int64_t at = std::max(first, parameter.offset()); at < last; at += kPiece) {
         values.resize(static_cast<size_t>(std::min(kPiece, last - at)));
         // The module may hold a tile of the parameter only.
-        model::for_runs(part_of(parameter), at - parameter.offset(),
-                        static_cast<int64_t>(values.size()),
-                        [&](int64_t element, int64_t done, int64_t length) {
-                          reader.read(parameter.name(), StateArray::master, Elements(element),
-                                      std::span(values).subspan(static_cast<size_t>(done),
-                                                                static_cast<size_t>(length)));
-                        });
+        model::read_runs(part_of(parameter), at - parameter.offset(), std::span(values),
+                         [&](int64_t element, std::span<float> run) {
+                           reader.read(parameter.name(), StateArray::master, Elements(element),
+                                       run);
+                         });
         set_master(weights, at - first, values);
       }
     }

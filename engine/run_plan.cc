@@ -31,6 +31,12 @@ WorkEstimate estimate_work(const model::Network& network, const WorkRates& rates
 
 }  // namespace
 
+std::unique_ptr<model::Network> make_network(const model::ModelConfig& config,
+                                             const EngineOptions& options, device::Device& device) {
+  return std::make_unique<model::Network>(config, options.dtype, options.shape, device,
+                                          options.vocab_tile, options.block_piece);
+}
+
 MemoryPlan plan_memory(const model::Network& network, const EngineOptions& options) {
   return make_memory_plan(network.config(), options.dtype, options.shape, network_needs(network),
                           estimate_work(network, options.work), options.memory);

@@ -13,6 +13,10 @@ namespace headrace::engine {
 /// What is decided about a run before anything is allocated: by the engine that runs it, and by
 /// commands that only show it.
 
+/// The network of a run on its device, which must outlive it.
+std::unique_ptr<model::Network> make_network(const model::ModelConfig& config,
+                                             const EngineOptions& options, device::Device& device);
+
 /// The memory plan of the network under these options, with rough durations until a step has been
 /// measured. Throws as make_memory_plan().
 MemoryPlan plan_memory(const model::Network& network, const EngineOptions& options);

@@ -118,10 +118,9 @@ void check_module(const proto::StoredModule& module) {
 }  // namespace
 
 model::TensorPart part_of(const proto::StoredParameter& parameter) {
-  return parameter.columns() == 0 ? model::TensorPart{parameter.first(), parameter.count(),
-                                                      parameter.count(), parameter.count()}
-                                  : model::TensorPart{parameter.first(), parameter.count(),
-                                                      parameter.columns(), parameter.shape(1)};
+  const int64_t columns = parameter.columns();
+  return model::TensorPart::of(parameter.first(), parameter.count(), columns,
+                               columns == 0 ? 0 : parameter.shape(1));
 }
 
 void refuse_layout(const std::string& what) {

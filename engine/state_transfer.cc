@@ -160,12 +160,9 @@ class ShardRestore {
   /// From element `first` of what the module has of the parameter.
   void read(const model::ParameterSpec& parameter, StateArray array, int64_t first,
             std::span<float> out) {
-    model::for_runs(parameter.part(), first, static_cast<int64_t>(out.size()),
-                    [&](int64_t element, int64_t done, int64_t length) {
-                      reader_.read(
-                          parameter.name, array, Elements(element),
-                          out.subspan(static_cast<size_t>(done), static_cast<size_t>(length)));
-                    });
+    model::read_runs(parameter.part(), first, out, [&](int64_t element, std::span<float> run) {
+      reader_.read(parameter.name, array, Elements(element), run);
+    });
   }
 
   /// Elements [first, first + count) of what the module has of the parameter. They are put together

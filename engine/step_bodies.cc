@@ -12,10 +12,6 @@ namespace headrace::engine {
 
 namespace {
 
-float* floats(std::span<std::byte> bytes) {
-  return reinterpret_cast<float*>(bytes.data());
-}
-
 /// What the optimizer multiplies a gradient by.
 float gradient_scale(double loss_scale, double clip_divisor) {
   return static_cast<float>(1.0 / (loss_scale * clip_divisor));
@@ -388,13 +384,10 @@ void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
       module.spec, shard.first, shard.count,
       [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
         in_pieces(at, count, [&](int64_t done, std::span<float> piece) {
-          const auto length = static_cast<int64_t>(piece.size());
-          model::for_runs(parameter.part(), first + done, length,
-                          [&](int64_t element, int64_t to, int64_t run) {
-                            reader.read_f32(
-                                parameter.name, Elements(element),
-                                piece.subspan(static_cast<size_t>(to), static_cast<size_t>(run)));
-                          });
+          model::read_runs(parameter.part(), first + done, piece,
+                           [&](int64_t element, std::span<float> run) {
+                             reader.read_f32(parameter.name, Elements(element), run);
+                           });
         });
       },
       [&](int64_t at, int64_t count) {

@@ -5,10 +5,6 @@ namespace headrace::engine {
 
 namespace {
 
-float* floats(std::span<std::byte> bytes) {
-  return reinterpret_cast<float*>(bytes.data());
-}
-
 /// Where the operation saves values at all, they are its last use.
 model::SavedValues saved_values(const StepOperation& step, UseBytes uses, size_t use) {
   return {step.recompute, step.recompute == model::Recompute::block ? nullptr : uses[use].data()};

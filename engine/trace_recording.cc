@@ -42,9 +42,7 @@ Chosen choose(const MemoryPlan& plan, RecordedStep step) {
 scheduler::SavedTrace record_trace(const model::ModelConfig& config, const EngineOptions& options,
                                    RecordedStep step, int rounds) {
   const auto device = device::make_cpu_device();
-  const model::Network network(config, options.dtype, options.shape, *device, options.vocab_tile,
-                               options.block_piece);
-  const MemoryPlan plan = plan_memory(network, options);
+  const MemoryPlan plan = plan_memory(*make_network(config, options, *device), options);
   const Chosen chosen = choose(plan, step);
   if (chosen.trace == nullptr) {
     throw InputError(fmt::format(

@@ -6,7 +6,6 @@
 namespace headrace::engine {
 
 using scheduler::Access;
-using scheduler::Use;
 
 std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_t logits_tile) {
   const int64_t unit = vocab_tile_unit(config, logits_tile);
@@ -20,18 +19,6 @@ std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_
     }
   }
   return choices;
-}
-
-Use VocabularyOperations::use(ObjectId object, Access access, bool discard) const {
-  return {object, layout_.placement.compute, access, discard};
-}
-
-Use VocabularyOperations::weights(size_t module) const {
-  return use(layout_.modules[module].weights, Access::read);
-}
-
-Use VocabularyOperations::new_gradient(size_t module, int64_t micro_batch) const {
-  return use(layout_.modules[module].gradient_of(micro_batch), Access::write);
 }
 
 /// Share of the vocabulary that a tile of embedding or head holds.

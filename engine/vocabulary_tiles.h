@@ -19,10 +19,10 @@ std::vector<int64_t> vocab_tile_choices(const model::ModelConfig& config, int64_
 
 /// Makes the operations of embedding and head, whole or in vocabulary tiles. Layout and estimate
 /// must outlive it.
-class VocabularyOperations {
+class VocabularyOperations : ComputeOperations {
  public:
   VocabularyOperations(const ModelLayout& layout, const WorkEstimate& work)
-      : layout_(layout), work_(work) {}
+      : ComputeOperations(layout, work) {}
 
   /// Tiles in order.
   ComputeOperation embed_forward(int64_t tile, int64_t micro_batch) const;
@@ -40,13 +40,7 @@ class VocabularyOperations {
   ComputeOperation head_finish(int64_t micro_batch) const;
 
  private:
-  scheduler::Use use(ObjectId object, scheduler::Access access, bool discard = false) const;
-  scheduler::Use weights(size_t module) const;
-  scheduler::Use new_gradient(size_t module, int64_t micro_batch) const;
   double share_of(size_t module) const;
-
-  const ModelLayout& layout_;
-  const WorkEstimate& work_;
 };
 
 }  // namespace headrace::engine

@@ -74,6 +74,10 @@ struct TileRange {
   int64_t end() const { return first + count; }
 };
 TileRange attention_range(const ModelConfig& config, const BlockCut& cut, int64_t tile);
+/// Of key-value heads: the rows of k_proj and v_proj, and those of q_proj, as many columns of
+/// o_proj, for the query heads that read them.
+TileRange kv_rows(const ModelConfig& config, const TileRange& kv_heads);
+TileRange q_rows(const ModelConfig& config, const TileRange& kv_heads);
 TileRange mlp_range(const ModelConfig& config, const BlockCut& cut, int64_t tile);
 
 /// One parameter tensor, or a part of it, inside a module's packed vector.

@@ -128,8 +128,7 @@ void add_block(std::vector<ModuleSpec>& modules, const ModelConfig& config, int6
 }  // namespace
 
 TensorPart ParameterSpec::part() const {
-  return columns == 0 ? TensorPart{first.count(), count.count(), count.count(), count.count()}
-                      : TensorPart{first.count(), count.count(), columns, shape.back()};
+  return TensorPart::of(first.count(), count.count(), columns, columns == 0 ? 0 : shape.back());
 }
 
 int64_t BlockCut::attention_tiles(const ModelConfig& config) const {
@@ -142,6 +141,15 @@ int64_t BlockCut::mlp_tiles(const ModelConfig& config) const {
 
 TileRange attention_range(const ModelConfig& config, const BlockCut& cut, int64_t tile) {
   return tile_range(config.kv_heads, cut.kv_heads, tile);
+}
+
+TileRange kv_rows(const ModelConfig& config, const TileRange& kv_heads) {
+  return {kv_heads.first * config.head_dim, kv_heads.count * config.head_dim};
+}
+
+TileRange q_rows(const ModelConfig& config, const TileRange& kv_heads) {
+  const int64_t per_kv_head = config.heads / config.kv_heads * config.head_dim;
+  return {kv_heads.first * per_kv_head, kv_heads.count * per_kv_head};
 }
 
 TileRange mlp_range(const ModelConfig& config, const BlockCut& cut, int64_t tile) {
@@ -178,9 +186,8 @@ ModuleSpec attention_tile_spec(const ModelConfig& config, int64_t layer, int64_t
   const int64_t hidden = config.hidden_size;
   const int64_t kv_size = config.kv_heads * config.head_dim;
   const int64_t q_size = config.heads * config.head_dim;
-  const int64_t per_kv_head = q_size / config.kv_heads;
-  const TileRange q{kv_heads.first * per_kv_head, kv_heads.count * per_kv_head};
-  const TileRange kv{kv_heads.first * config.head_dim, kv_heads.count * config.head_dim};
+  const TileRange q = q_rows(config, kv_heads);
+  const TileRange kv = kv_rows(config, kv_heads);
   ModuleBuilder builder(fmt::format("block.{}.attention.{}", layer, tile));
   builder.add_rows(prefix + "q_proj", q, q_size, hidden, config.attention_bias);
   builder.add_rows(prefix + "k_proj", kv, kv_size, hidden, config.attention_bias);

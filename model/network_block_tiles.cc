@@ -14,7 +14,7 @@ namespace {
 
 BlockCut pieces_of(const ModelConfig& config, int64_t piece_size) {
   HR_CHECK(piece_size > 0, "pieces of {} columns", piece_size);
-  const int64_t per_kv_head = config.heads / config.kv_heads * config.head_dim;
+  const int64_t per_kv_head = q_rows(config, {0, 1}).count;
   return {std::clamp<int64_t>(piece_size / per_kv_head, 1, config.kv_heads),
           std::min(piece_size, config.intermediate_size)};
 }
@@ -63,29 +63,25 @@ Matrix NetworkBlockTiles::sum_of(const float* sum) const {
   return dense_matrix(sum, DType::f32, shape_.tokens(), config_.hidden_size);
 }
 
-/// Of the gradient of q_norm, then k_norm; not while planning.
-float* NetworkBlockTiles::norm_sums(float* sum) const {
-  return sum + shape_.tokens() * config_.hidden_size;
+/// Where in a sum those of the gradients of q_norm, then k_norm, begin.
+int64_t NetworkBlockTiles::norm_sums() const {
+  return shape_.tokens() * config_.hidden_size;
 }
 
 Bytes NetworkBlockTiles::sum_bytes() const {
   const Elements gradients(config_.qk_norm ? 2 * config_.head_dim : 0);
-  return bytes_for(Elements(shape_.tokens()) * config_.hidden_size + gradients, DType::f32);
+  return bytes_for(Elements(norm_sums()) + gradients, DType::f32);
 }
 
-void NetworkBlockTiles::norm(NetworkOps& ops, const Matrix& x, const void* weight, const Matrix& y,
-                             float* inv_rms) const {
-  ops.rms_norm(x, weight, config_.rms_norm_eps, y, inv_rms);
+/// Takes memory of the caller's scope.
+Matrix NetworkBlockTiles::normed(NetworkOps& ops, const void* in, const void* weight) const {
+  const Matrix x = ops.take_matrix(shape_.tokens(), config_.hidden_size);
+  ops.rms_norm(hidden(in), weight, config_.rms_norm_eps, x, ops.take_floats(shape_.tokens()));
+  return x;
 }
 
 const NetworkAttention& NetworkBlockTiles::heads(int64_t kv_heads) const {
   return kv_heads == pieces_.kv_heads ? full_piece_ : last_piece_;
-}
-
-/// The query heads that read these key-value heads, as columns.
-TileRange NetworkBlockTiles::q_columns(const TileRange& kv_heads) const {
-  const int64_t per_kv_head = config_.heads / config_.kv_heads * config_.head_dim;
-  return {kv_heads.first * per_kv_head, kv_heads.count * per_kv_head};
 }
 
 /// `piece` counts from the tile's first head.
@@ -93,8 +89,8 @@ NetworkAttention::Weights NetworkBlockTiles::attention_weights(const PackedVecto
                                                                const PackedVector& weights,
                                                                const AttentionTileLayout& layout,
                                                                const TileRange& piece) const {
-  const TileRange q = q_columns(piece);
-  const TileRange kv{piece.first * config_.head_dim, piece.count * config_.head_dim};
+  const TileRange q = q_rows(config_, piece);
+  const TileRange kv = kv_rows(config_, piece);
   NetworkAttention::Weights parts{weights, layout.q.rows(q.first, q.count),
                                   layout.k.rows(kv.first, kv.count),
                                   layout.v.rows(kv.first, kv.count)};
@@ -127,8 +123,7 @@ void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin,
   const PackedVector weights(tile.weights, dtype_);
   check_range(tile.range, config_.kv_heads, pieces_.kv_heads);
   const AttentionTileLayout layout(config_, tile.range);
-  const Matrix x = ops.take_matrix(shape_.tokens(), config_.hidden_size);
-  norm(ops, hidden(in), norms.at(attention_norms_.input_norm), x, ops.take_floats(shape_.tokens()));
+  const Matrix x = normed(ops, in, norms.at(attention_norms_.input_norm));
   for_pieces(tile.range, pieces_.kv_heads, false,
              [&](const TileRange& piece, const TileRange& within) {
                const WorkspaceStack::Scope piece_scope(ops.memory());
@@ -136,7 +131,7 @@ void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin,
                const NetworkAttention::Values values = attention.take(ops.memory());
                attention.forward(ops, cos_sin, attention_weights(norms, weights, layout, within), x,
                                  values);
-               const TileRange q = q_columns(within);
+               const TileRange q = q_rows(config_, within);
                ops.matmul(values.out, false, weights.weight(layout.o.columns(q.first, q.count)),
                           true, sum_of(sum), piece.first > 0);
              });
@@ -168,8 +163,7 @@ void NetworkBlockTiles::mlp_forward(NetworkOps& ops, const Tile& tile, const voi
   const PackedVector weights(tile.weights, dtype_);
   check_range(tile.range, config_.intermediate_size, pieces_.mlp_rows);
   const MlpTileLayout layout(config_, tile.range);
-  const Matrix x = ops.take_matrix(shape_.tokens(), config_.hidden_size);
-  norm(ops, hidden(in), norms.at(mlp_norms_.norm), x, ops.take_floats(shape_.tokens()));
+  const Matrix x = normed(ops, in, norms.at(mlp_norms_.norm));
   for_pieces(tile.range, pieces_.mlp_rows, false,
              [&](const TileRange& piece, const TileRange& within) {
                const WorkspaceStack::Scope piece_scope(ops.memory());
@@ -193,8 +187,7 @@ void NetworkBlockTiles::mlp_backward(NetworkOps& ops, const Tile& tile, const vo
   check_range(tile.range, config_.intermediate_size, pieces_.mlp_rows);
   const MlpTileLayout layout(config_, tile.range);
   const Matrix dx = sum_of(sum);
-  const Matrix x = ops.take_matrix(shape_.tokens(), config_.hidden_size);
-  norm(ops, hidden(in), norms.at(mlp_norms_.norm), x, ops.take_floats(shape_.tokens()));
+  const Matrix x = normed(ops, in, norms.at(mlp_norms_.norm));
   for_pieces(tile.range, pieces_.mlp_rows, true,
              [&](const TileRange& piece, const TileRange& within) {
                const WorkspaceStack::Scope piece_scope(ops.memory());
@@ -229,15 +222,14 @@ void NetworkBlockTiles::attention_backward(NetworkOps& ops, const float* cos_sin
   check_range(tile.range, config_.kv_heads, pieces_.kv_heads);
   const AttentionTileLayout layout(config_, tile.range);
   const Matrix dx = sum_of(sum);
-  const Matrix x = ops.take_matrix(shape_.tokens(), config_.hidden_size);
-  norm(ops, hidden(in), norms.at(attention_norms_.input_norm), x, ops.take_floats(shape_.tokens()));
+  const Matrix x = normed(ops, in, norms.at(attention_norms_.input_norm));
   for_pieces(
       tile.range, pieces_.kv_heads, true, [&](const TileRange& piece, const TileRange& within) {
         const WorkspaceStack::Scope piece_scope(ops.memory());
         const bool is_first = piece.end() == config_.kv_heads;
         const NetworkAttention& attention = heads(piece.count);
         const auto parts = attention_weights(norms, weights, layout, within);
-        const TileRange q = q_columns(within);
+        const TileRange q = q_rows(config_, within);
         const LinearLayout o = layout.o.columns(q.first, q.count);
         const NetworkAttention::Values values = attention.take(ops.memory());
         attention.forward(ops, cos_sin, parts, x, values);
@@ -250,8 +242,8 @@ void NetworkBlockTiles::attention_backward(NetworkOps& ops, const float* cos_sin
                                                      dnorms.at(Elements(0)), dnorms.at(per_norm));
         if (config_.qk_norm) {
           ops.post([&](Kernels& kernels, Stream& stream) {
-            kernels.accumulate(stream, dnorms.at(Elements(0)), dtype_, norm_sums(sum), per_norm * 2,
-                               is_first);
+            kernels.accumulate(stream, dnorms.at(Elements(0)), dtype_, sum + norm_sums(),
+                               per_norm * 2, is_first);
           });
         }
         ops.linear_weight_gradient(dq, x, parts.q, dweights);
@@ -271,7 +263,7 @@ void NetworkBlockTiles::finish(NetworkOps& ops, const void* norm_weight, const v
   const WorkspaceStack::Scope scope(ops.memory());
   const Matrix x = ops.take_matrix(shape_.tokens(), config_.hidden_size);
   float* const inv_rms = ops.take_floats(shape_.tokens());
-  norm(ops, hidden(in), norm_weight, x, inv_rms);
+  ops.rms_norm(hidden(in), norm_weight, config_.rms_norm_eps, x, inv_rms);
   const Matrix& dx = x;
   ops.post([&](Kernels& kernels, Stream& stream) {
     if (dbias != nullptr) {
@@ -300,7 +292,7 @@ void NetworkBlockTiles::attention_finish(NetworkOps& ops, const void* norms, con
          dnorms.at(attention_norms_.input_norm));
   if (config_.qk_norm) {
     ops.post([&](Kernels& kernels, Stream& stream) {
-      const float* const sums = sum + shape_.tokens() * config_.hidden_size;
+      const float* const sums = sum + norm_sums();
       const Elements count(config_.head_dim);
       kernels.cast(stream, sums, DType::f32, dnorms.at(attention_norms_.q_norm), dtype_, count);
       kernels.cast(stream, sums + config_.head_dim, DType::f32, dnorms.at(attention_norms_.k_norm),

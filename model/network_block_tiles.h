@@ -57,16 +57,14 @@ class NetworkBlockTiles {
 
   device::Matrix hidden(const void* data) const;
   device::Matrix sum_of(const float* sum) const;
-  float* norm_sums(float* sum) const;
-  void norm(NetworkOps& ops, const device::Matrix& x, const void* weight, const device::Matrix& y,
-            float* inv_rms) const;
+  int64_t norm_sums() const;
+  device::Matrix normed(NetworkOps& ops, const void* in, const void* weight) const;
   Mlp mlp_piece(NetworkOps& ops, const PackedVector& weights, const MlpTileLayout& layout,
                 const TileRange& piece, const device::Matrix& x) const;
   NetworkAttention::Weights attention_weights(const PackedVector& norms,
                                               const PackedVector& weights,
                                               const AttentionTileLayout& layout,
                                               const TileRange& piece) const;
-  TileRange q_columns(const TileRange& kv_heads) const;
   const NetworkAttention& heads(int64_t kv_heads) const;
   void add_sum(NetworkOps& ops, const float* sum, const void* bias, const device::Matrix& residual,
                const device::Matrix& out) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 namespace headrace::model {
 
@@ -13,6 +14,13 @@ struct TensorPart {
   int64_t count = 0;
   int64_t run = 0;
   int64_t stride = 0;
+
+  /// Elements [first, first + count) of the tensor, or with `columns` > 0 so many of every row of
+  /// `row` elements.
+  static TensorPart of(int64_t first, int64_t count, int64_t columns, int64_t row) {
+    return columns == 0 ? TensorPart{first, count, count, count}
+                        : TensorPart{first, count, columns, row};
+  }
 
   int64_t runs() const { return run > 0 ? count / run : 0; }
   /// Where element `index` of the part, below `count`, is in the tensor.
@@ -29,6 +37,16 @@ void for_runs(const TensorPart& part, int64_t first, int64_t count, const Body& 
     body(part.element(first + done), done, length);
     done += length;
   }
+}
+
+/// Fills `values`, elements of the part from `first` on: calls read(element of the tensor, values
+/// of one run).
+template <class T, class Read>
+void read_runs(const TensorPart& part, int64_t first, std::span<T> values, const Read& read) {
+  for_runs(part, first, static_cast<int64_t>(values.size()),
+           [&](int64_t element, int64_t done, int64_t length) {
+             read(element, values.subspan(static_cast<size_t>(done), static_cast<size_t>(length)));
+           });
 }
 
 /// Calls body(element of the part, element of the range, count) for what the part has of elements

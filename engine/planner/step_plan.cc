@@ -119,11 +119,9 @@ scheduler::Lane StepPlan::binding() const {
 StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
   const EngineOptions& options = question.options;
   const auto device = device::make_cpu_device();
-  const model::Network network(question.config, options.dtype, options.shape, *device,
-                               options.vocab_tile, options.block_piece);
   EngineOptions planned = options;
   planned.memory.is_quick = depth == PlanDepth::quick;
-  const MemoryPlan plan = plan_memory(network, planned);
+  const MemoryPlan plan = plan_memory(*make_network(question.config, options, *device), planned);
   const SteadyStep step =
       depth == PlanDepth::full ? late_step(plan, options) : quick_step(plan, options);
   StepPlan result;
@@ -138,9 +136,8 @@ StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
 MinimumBudgets minimum_of(const PlanQuestion& question) {
   const EngineOptions& options = question.options;
   const auto device = device::make_cpu_device();
-  const model::Network network(question.config, options.dtype, options.shape, *device,
-                               options.vocab_tile, options.block_piece);
-  return minimum_budgets(question.config, options.dtype, options.shape, network_needs(network),
+  return minimum_budgets(question.config, options.dtype, options.shape,
+                         network_needs(*make_network(question.config, options, *device)),
                          options.memory);
 }
 
