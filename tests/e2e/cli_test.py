@@ -85,6 +85,10 @@ class TrainTest(TrainSetup):
         (run,) = self.nvme.iterdir()
         self.assertIn(str(run), result.stdout)
         self.assertIn("peak memory", result.stdout)
+        self.assertRegex(
+            result.stdout,
+            r"nvme writes +\S+ \S+ per step, \S+ \S+ per day .*: \S+ drive writes per day of",
+        )
 
     def test_a_run_that_is_not_kept_leaves_nothing(self):
         config = self.write_config(headrace={"activation_nvme": True, "keep_run": False})

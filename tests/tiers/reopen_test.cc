@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -204,6 +205,31 @@ TEST_F(ReopenTest, ARunWithoutAGenerationCanBeOpened) {
   store_->commit(0, {});
   reopen();
   expect_value("a", 4096, 2);
+}
+
+/// What it takes to have a whole generation at any moment is space, not writes.
+TEST_F(ReopenTest, FreshExtentsTakeNoMoreWritesThanOldOnes) {
+  const auto bytes_written = [&](bool in_place) {
+    std::atomic<int64_t> bytes = 0;
+    io_->set_hook([&](const aio::IoRequest& request) {
+      bytes += request.operation == aio::IoOperation::write ? request.length.count() : 0;
+      return test::Fault::none;
+    });
+    store_.reset();
+    options_.run_id = in_place ? "in-place" : "fresh";
+    make(1);
+    store_->set_in_place(in_place);
+    for (uint64_t step = 1; step < 6; ++step) {
+      write("a", 8 << 20, 10 * step);
+      write("b", 4096, 10 * step + 1);
+      store_->commit(step, {});
+    }
+    io_->set_hook({});
+    return bytes.load();
+  };
+  constexpr int64_t kValues = 5 * ((8 << 20) + 4096);
+  EXPECT_EQ(bytes_written(true), kValues);
+  EXPECT_EQ(bytes_written(false), kValues);
 }
 
 TEST_F(ReopenTest, InPlaceTakesHalfTheSpaceAndSaysWhenItIsTorn) {
