@@ -11,10 +11,6 @@
 /// From checked arguments to launches: what the parts of CudaKernels share.
 namespace headrace::device::cuda {
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// Of Kernels' callers; InternalError for the stream of another device.
 CudaStream& cuda_stream(Stream& stream);
 

@@ -18,7 +18,7 @@ namespace headrace::engine {
 inline constexpr Elements kMomentBlock{64};
 
 inline constexpr Elements moment_blocks(Elements count) {
-  return Elements((count.count() + kMomentBlock.count() - 1) / kMomentBlock.count());
+  return Elements(ceil_div(count.count(), kMomentBlock.count()));
 }
 
 /// One of the two codes. A magnitude code is an exponent field above the mantissa: value f where
