@@ -14,6 +14,11 @@ namespace headrace::device::cuda {
 /// Of Kernels' callers; InternalError for the stream of another device.
 CudaStream& cuda_stream(Stream& stream);
 
+/// Where kernels move 16 bytes at a time; also a null pointer.
+inline bool is_on_16_bytes(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
 /// A grid has no more: it is laid out in CUDA's first dimension, the only one that takes more than
 /// 65535.
 inline constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
