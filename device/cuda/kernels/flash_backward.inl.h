@@ -41,7 +41,7 @@ struct FlashBackwardKeys {
   using Layout = FlashBackwardLayout<Tiles>;
   static constexpr int kThreads = Tiles::kThreads;
   static constexpr int kOwn = Tiles::kOwn;
-  static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
+  static constexpr int kBlocksPerSm = Tiles::kBlocksPerSm;
   static constexpr int kSharedBytes = Layout::kStatistics + 4 * Layout::kStatisticBytes;
 
   template <class Block>
@@ -200,7 +200,7 @@ struct FlashBackwardQueries {
   using Layout = FlashBackwardLayout<Tiles>;
   static constexpr int kThreads = Tiles::kThreads;
   static constexpr int kOwn = Tiles::kOwn;
-  static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
+  static constexpr int kBlocksPerSm = Tiles::kBlocksPerSm;
   static constexpr int kSharedBytes = Layout::kStatistics;
 
   template <class Block>
@@ -244,7 +244,7 @@ struct FlashBackwardQueries {
       flash_scores<T, Tiles>(block, dout, thread.tall + (tile + Tiles::kStreamedBytes), ds);
       statistics.apply(block, F32(a.scale * kFlashLog2E), p, ds);
       if (at + Tiles::kStreamed - 1 > first) {
-        hide_later_keys(block, first - at, ds);
+        flash_hide_later_keys<Tiles>(block, first - at, 0.0F, ds);
       }
       flash_add_weighted<T, Tiles>(block, ds, thread.wide + tile, dq);
       stage = 1 - stage;
@@ -310,25 +310,6 @@ struct FlashBackwardQueries {
       }
     }
   };
-
-  /// Query r sees the keys up to offset + r.
-  template <class Block>
-  static HR_FLASH void hide_later_keys(const Block& block, int offset,
-                                       FlashSums<Block, Tiles, Tiles::kStreamed>& ds) {
-    const FlashThread<Block, Tiles> thread(block);
-    const auto beyond = thread.column - thread.row - offset;
-#pragma unroll
-    for (int m = 0; m < Tiles::kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          ds[m][n][i] = block.select(beyond + (8 * n + i % 2 - 16 * m - i / 2 * 8) > 0,
-                                     typename Block::F32(0.0F), ds[m][n][i]);
-        }
-      }
-    }
-  }
 };
 
 }  // namespace headrace::device::cuda
