@@ -15,6 +15,9 @@ struct FlashBackwardLayout {
   static constexpr int kStageBytes = 2 * Tiles::kStreamedBytes;
   static constexpr int kStatistics = kStages + 2 * kStageBytes;
   static constexpr int kStatisticBytes = Tiles::kStreamed * int{sizeof(float)};
+
+  HR_FLASH static int tiles(int stage) { return kStages + stage * kStageBytes; }
+  HR_FLASH static int statistics(int stage) { return kStatistics + 2 * stage * kStatisticBytes; }
 };
 
 /// The same factor for all rows.
@@ -76,8 +79,7 @@ struct FlashBackwardKeys {
         load_stage(block, a, coming, coming_at, 1 - stage);
       }
       block.commit();
-      const Turn work{at - first, Layout::kStages + stage * Layout::kStageBytes,
-                      Layout::kStatistics + 2 * stage * Layout::kStatisticBytes};
+      const Turn work{at - first, Layout::tiles(stage), Layout::statistics(stage)};
       add_turn(block, a, work, dk, dv);
       stage = 1 - stage;
     }
@@ -108,15 +110,14 @@ struct FlashBackwardKeys {
                                   int at, int stage) {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
-    const int tile = Layout::kStages + stage * Layout::kStageBytes;
+    const int tile = Layout::tiles(stage);
     flash_load<Tiles, Tiles::kStreamed>(block, tile, head.queries(a, a.q, a.q_stride, at, there));
     flash_load<Tiles, Tiles::kStreamed>(block, tile + Tiles::kStreamedBytes,
                                         head.queries(a, a.dout, a.out_stride, at, there));
     static_assert(Tiles::kThreads >= 2 * Tiles::kStreamed);
     const auto thread = block.thread();
     const auto row = thread % Tiles::kStreamed;
-    const auto target =
-        thread * int{sizeof(float)} + (Layout::kStatistics + 2 * stage * Layout::kStatisticBytes);
+    const auto target = thread * int{sizeof(float)} + Layout::statistics(stage);
     block.copy_async_4(target, a.log_sum_exp + head.statistics(a) + at, row,
                        thread < Tiles::kStreamed, row < there);
     block.copy_async_4(target, a.delta + head.statistics(a) + at, row,
@@ -237,7 +238,7 @@ struct FlashBackwardQueries {
         load_stage(block, a, head, at + Tiles::kStreamed, 1 - stage);
       }
       block.commit();
-      const int tile = Layout::kStages + stage * Layout::kStageBytes;
+      const int tile = Layout::tiles(stage);
       FlashSums<Block, Tiles, Tiles::kStreamed> p;
       FlashSums<Block, Tiles, Tiles::kStreamed> ds;
       flash_scores<T, Tiles>(block, q, thread.tall + tile, p);
@@ -267,7 +268,7 @@ struct FlashBackwardQueries {
                                   int at, int stage) {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
-    const int tile = Layout::kStages + stage * Layout::kStageBytes;
+    const int tile = Layout::tiles(stage);
     flash_load<Tiles, Tiles::kStreamed>(block, tile, head.keys(a, a.k, a.k_stride, at, there));
     flash_load<Tiles, Tiles::kStreamed>(block, tile + Tiles::kStreamedBytes,
                                         head.keys(a, a.v, a.v_stride, at, there));
