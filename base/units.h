@@ -57,6 +57,11 @@ inline constexpr Bytes kGiB{int64_t{1} << 30};
 Bytes align_up(Bytes value, Bytes alignment);
 int64_t align_up(int64_t value, int64_t alignment);
 
+/// a / b, rounded up; a >= 0, b > 0. Also for kernels, so it checks nothing.
+constexpr int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
 /// "64MiB", "1.5 GiB", "2GB" (decimal), "4096" (bytes), case-insensitive, K/M/G/T alone are
 /// binary. Throws InputError naming `what` (a flag or configuration key) otherwise.
 Bytes parse_bytes(std::string_view text, std::string_view what);

@@ -73,7 +73,7 @@ inline constexpr Elements kStatisticsBlock{65536};
 
 /// Blocks of `count` elements, the last one may be short.
 constexpr int64_t statistics_blocks(Elements count) {
-  return (count.count() + kStatisticsBlock.count() - 1) / kStatisticsBlock.count();
+  return ceil_div(count.count(), kStatisticsBlock.count());
 }
 
 }  // namespace headrace::device

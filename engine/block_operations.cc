@@ -13,10 +13,6 @@ using scheduler::Use;
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// The largest multiple of `piece` that cuts `size` into parts as even as can be, none of more than
 /// `most`; a piece at least.
 int64_t even_part(int64_t size, int64_t piece, int64_t most) {

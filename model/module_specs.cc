@@ -132,11 +132,11 @@ TensorPart ParameterSpec::part() const {
 }
 
 int64_t BlockCut::attention_tiles(const ModelConfig& config) const {
-  return is_cut() ? (config.kv_heads + kv_heads - 1) / kv_heads : 0;
+  return is_cut() ? ceil_div(config.kv_heads, kv_heads) : 0;
 }
 
 int64_t BlockCut::mlp_tiles(const ModelConfig& config) const {
-  return is_cut() ? (config.intermediate_size + mlp_rows - 1) / mlp_rows : 0;
+  return is_cut() ? ceil_div(config.intermediate_size, mlp_rows) : 0;
 }
 
 TileRange attention_range(const ModelConfig& config, const BlockCut& cut, int64_t tile) {

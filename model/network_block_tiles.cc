@@ -34,7 +34,7 @@ void check_range(const TileRange& tile, int64_t size, int64_t piece) {
 /// asked.
 template <class Body>
 void for_pieces(const TileRange& tile, int64_t piece, bool backwards, const Body& body) {
-  const int64_t count = (tile.count + piece - 1) / piece;
+  const int64_t count = ceil_div(tile.count, piece);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t first = (backwards ? count - 1 - i : i) * piece;
     const int64_t length = std::min(piece, tile.count - first);

@@ -21,10 +21,6 @@ constexpr int64_t kBackwardTasksWanted = 16;
 // has one: long sequences have work enough for few.
 constexpr int64_t kBackwardSumBytes = int64_t{16} << 20;
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// Offset, in elements, of a position of a key/value head.
 int64_t key_offset(const AttentionTiling& tiling, int64_t pair, int64_t k_index, int64_t stride) {
   const int64_t batch_index = pair / tiling.shape.kv_heads;

@@ -23,10 +23,6 @@ constexpr int64_t kDepthMax = 512;
 constexpr int64_t kRowUnit = 8;
 constexpr int64_t kColumnUnit = 16;
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// One dimension of c cut into equal parts with a smaller last one, or of the inner dimension.
 struct Cut {
   int64_t size = 0;

@@ -34,11 +34,11 @@ bool fits(const GpuFacts& gpu, FlashVariant variant) {
 
 bool is_aligned(const AttentionArguments& a) {
   constexpr int64_t kElements = 8;  // of 2 bytes in 16
-  const auto on_16 = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  const void* const all[] = {a.q, a.k, a.v, a.out, a.dout, a.dq, a.dk, a.dv};
   return a.head_dim % kElements == 0 && a.q_stride % kElements == 0 &&
          a.k_stride % kElements == 0 && a.v_stride % kElements == 0 &&
-         a.out_stride % kElements == 0 && on_16(a.q) && on_16(a.k) && on_16(a.v) && on_16(a.out) &&
-         on_16(a.dout) && on_16(a.dq) && on_16(a.dk) && on_16(a.dv);
+         a.out_stride % kElements == 0 &&
+         std::all_of(std::begin(all), std::end(all), is_on_16_bytes);
 }
 
 /// How many heads of `heads` to a sequence are worked on side by side: so many that what they

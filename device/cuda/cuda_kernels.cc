@@ -91,11 +91,7 @@ void CudaKernels::matmul(Stream& stream, const Matrix& a, bool transpose_a, cons
                          bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) {
   check_matmul(a, b, c);
   check_scratch(scratch, matmul_scratch(a, transpose_a, b, transpose_b, c));
-  if (a.rows > 0 && a.columns > 0 && c.rows > 0 && c.columns > 0) {
-    matmul_.post(stream, a, transpose_a, b, transpose_b, c, accumulate, nullptr, scratch);
-  } else if (!accumulate) {
-    post_zero(gpu_, stream, c);  // an empty sum
-  }
+  multiply(stream, a, transpose_a, b, transpose_b, c, accumulate, nullptr, scratch);
 }
 
 void CudaKernels::matmul_bias(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
@@ -104,12 +100,21 @@ void CudaKernels::matmul_bias(Stream& stream, const Matrix& a, bool transpose_a,
   check_matmul(a, b, c);
   check_matmul_bias(a, bias, c);
   check_scratch(scratch, matmul_scratch(a, transpose_a, b, transpose_b, c));
-  if (a.rows == 0 || a.columns == 0 || c.rows == 0 || c.columns == 0) {
-    post_zero(gpu_, stream, c);  // an empty sum
-    add_bias(stream, c, bias);
-  } else if (!matmul_.post(stream, a, transpose_a, b, transpose_b, c, false, bias, scratch)) {
+  if (!multiply(stream, a, transpose_a, b, transpose_b, c, false, bias, scratch)) {
     add_bias(stream, c, bias);
   }
+}
+
+bool CudaKernels::multiply(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                           bool transpose_b, const Matrix& c, bool accumulate, const void* bias,
+                           Workspace scratch) {
+  if (a.rows > 0 && a.columns > 0 && c.rows > 0 && c.columns > 0) {
+    return matmul_.post(stream, a, transpose_a, b, transpose_b, c, accumulate, bias, scratch);
+  }
+  if (!accumulate) {
+    post_zero(gpu_, stream, c);  // an empty sum
+  }
+  return false;
 }
 
 Bytes CudaKernels::matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b,

@@ -72,6 +72,11 @@ class CudaKernels : public Kernels {
                               const Matrix& dlogits) override;
 
  private:
+  /// Arguments checked; returns as CudaMatmul::post whether the bias was added.
+  bool multiply(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                bool transpose_b, const Matrix& c, bool accumulate, const void* bias,
+                Workspace scratch);
+
   const Gpu& gpu_;
   CudaMatmul matmul_;
 };

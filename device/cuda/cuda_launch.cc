@@ -11,9 +11,9 @@ namespace {
 constexpr uint32_t kWarp = 32;
 constexpr uint32_t kElementwiseThreads = 256;
 
-bool is_on_16_bytes(const void* data, int64_t stride, DType dtype, int64_t rows) {
+bool are_rows_on_16_bytes(const void* data, int64_t stride, DType dtype, int64_t rows) {
   const int64_t bytes = size_of(dtype).count();
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && (rows == 1 || stride * bytes % 16 == 0);
+  return is_on_16_bytes(data) && (rows == 1 || stride * bytes % 16 == 0);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ void post_elementwise(const Gpu& gpu, Stream& stream, KernelId kernel, DType dty
     arguments.rows = 1;
   }
   arguments.vectorized = all([&](const Operand& operand) {
-    return is_on_16_bytes(operand.data, operand.stride, operand.dtype, arguments.rows);
+    return are_rows_on_16_bytes(operand.data, operand.stride, operand.dtype, arguments.rows);
   });
   const int64_t pieces = ceil_div(arguments.columns, ElementwiseArguments::kPieceColumns);
   Launch launch = make_launch(kernel, dtype, arguments.rows * pieces, 1,

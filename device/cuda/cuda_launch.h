@@ -11,12 +11,13 @@
 /// From checked arguments to launches: what the parts of CudaKernels share.
 namespace headrace::device::cuda {
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// Of Kernels' callers; InternalError for the stream of another device.
 CudaStream& cuda_stream(Stream& stream);
+
+/// Where kernels move 16 bytes at a time; also a null pointer.
+inline bool is_on_16_bytes(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
 
 /// A grid has no more: it is laid out in CUDA's first dimension, the only one that takes more than
 /// 65535.

@@ -11,9 +11,7 @@ namespace {
 bool are_on_16_bytes(const OptimizerArrays& arrays) {
   const void* const all[] = {arrays.master,  arrays.master_low, arrays.weight,
                              arrays.moment1, arrays.moment2,    arrays.gradient};
-  return std::all_of(std::begin(all), std::end(all), [](const void* array) {
-    return reinterpret_cast<uintptr_t>(array) % 16 == 0;  // also where there is none
-  });
+  return std::all_of(std::begin(all), std::end(all), is_on_16_bytes);
 }
 
 }  // namespace

@@ -191,8 +191,8 @@ struct AttentionArguments {
   int64_t tile = 0;  ///< queries and keys of a tile: a multiple of 4, 64 at most
   // Of the flash kernels alone:
   int64_t section = 1;  ///< heads that are worked on before the next ones begin
-  bool is_aligned =
-      false;  ///< 8 elements at a time begin at multiples of 16 bytes, in all operands
+  /// 8 elements at a time begin at multiples of 16 bytes, in all operands.
+  bool is_aligned = false;
 };
 
 }  // namespace headrace::device::cuda

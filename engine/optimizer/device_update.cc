@@ -10,16 +10,29 @@ namespace {
 using device::OptimizerRule;
 using device::OptimizerStep;
 
-void set_adam(const UpdateOptions& options, OptimizerStep& step) {
-  const AdamCoefficients c(options);
-  step.rule = OptimizerRule::adam;
-  step.decays_gradient = c.decays_gradient;
-  step.weight_decay = c.weight_decay;
+/// What the rules with running averages share.
+template <class Coefficients>
+void set_averages(const Coefficients& c, OptimizerStep& step) {
   step.keep = c.keep;
   step.beta1 = c.beta1;
   step.one_minus_beta1 = c.one_minus_beta1;
   step.beta2 = c.beta2;
   step.one_minus_beta2 = c.one_minus_beta2;
+}
+
+/// Of the rules that always decay the gradient.
+template <class Coefficients>
+void set_decay(const Coefficients& c, OptimizerStep& step) {
+  step.decays_gradient = c.weight_decay != 0;
+  step.weight_decay = c.weight_decay;
+}
+
+void set_adam(const UpdateOptions& options, OptimizerStep& step) {
+  const AdamCoefficients c(options);
+  step.rule = OptimizerRule::adam;
+  step.decays_gradient = c.decays_gradient;
+  step.weight_decay = c.weight_decay;
+  set_averages(c, step);
   step.inverse_correction2 = c.inverse_correction2;
   step.eps = c.eps;
   step.step_size = c.step_size;
@@ -28,8 +41,7 @@ void set_adam(const UpdateOptions& options, OptimizerStep& step) {
 void set_adagrad(const UpdateOptions& options, OptimizerStep& step) {
   const AdagradCoefficients c(options);
   step.rule = OptimizerRule::adagrad;
-  step.decays_gradient = c.weight_decay != 0;
-  step.weight_decay = c.weight_decay;
+  set_decay(c, step);
   step.eps = c.eps;
   step.step_size = c.step_size;
 }
@@ -37,22 +49,17 @@ void set_adagrad(const UpdateOptions& options, OptimizerStep& step) {
 void set_lion(const UpdateOptions& options, OptimizerStep& step) {
   const LionCoefficients c(options);
   step.rule = OptimizerRule::lion;
-  step.keep = c.keep;
-  step.beta1 = c.beta1;
-  step.one_minus_beta1 = c.one_minus_beta1;
-  step.beta2 = c.beta2;
-  step.one_minus_beta2 = c.one_minus_beta2;
+  set_averages(c, step);
   step.step_size = c.lr;
 }
 
 void set_sgd(const UpdateOptions& options, OptimizerStep& step) {
   const SgdCoefficients c(options);
   step.rule = OptimizerRule::sgd;
-  step.decays_gradient = c.weight_decay != 0;
+  set_decay(c, step);
   step.has_momentum = options.momentum != 0;
   step.is_first = c.is_first;
   step.nesterov = c.nesterov;
-  step.weight_decay = c.weight_decay;
   step.beta1 = c.momentum;
   step.one_minus_beta1 = c.one_minus_dampening;
   step.step_size = c.lr;

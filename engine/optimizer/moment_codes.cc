@@ -12,20 +12,6 @@ namespace {
 
 constexpr uint32_t kMagnitude = 0x7fffffffU;
 
-/// Bits of a mantissa of fp32 that a code does not have.
-uint32_t cut_bits(const MomentCode& code) {
-  return static_cast<uint32_t>(23 - code.mantissa_bits);
-}
-/// As a word and in steps.
-uint32_t smallest_normal(const MomentCode& code) {
-  return 1U << static_cast<uint32_t>(code.mantissa_bits);
-}
-/// What the exponent field of fp32 has more than the code's for the same steps.
-uint32_t bias(const MomentCode& code) {
-  return static_cast<uint32_t>(126 + code.mantissa_bits)
-         << static_cast<uint32_t>(code.mantissa_bits);
-}
-
 /// Keeps these draws apart from others with the same seed.
 constexpr uint64_t kRoundingStream = 0x6d6f6d656e747338U;
 
@@ -33,9 +19,9 @@ constexpr uint64_t kRoundingStream = 0x6d6f6d656e747338U;
 
 float decode_moment(const MomentCode& code, uint8_t word, uint32_t scale) {
   const uint32_t bits = word & (code.has_sign ? 0x7fU : 0xffU);
-  const float steps = bits < smallest_normal(code)
+  const float steps = bits < code.smallest_normal()
                           ? static_cast<float>(bits)
-                          : std::bit_cast<float>((bits + bias(code)) << cut_bits(code));
+                          : std::bit_cast<float>((bits + code.bias()) << code.cut_bits());
   const float magnitude = steps * step_of(code, scale);
   return code.has_sign && (word & 0x80U) != 0 ? -magnitude : magnitude;
 }
@@ -53,15 +39,15 @@ uint32_t encode_moments(const MomentCode& code, std::span<const float> values, u
     return scale;
   }
   const float inverse = inverse_step_of(code, scale);
-  const auto normal = static_cast<float>(smallest_normal(code));
+  const auto normal = static_cast<float>(code.smallest_normal());
   for (size_t i = 0; i < values.size(); ++i) {
     const float steps = std::abs(values[i]) * inverse;
     // A smallest normal number added gives subnormals the spacing that they have in the code.
-    const uint32_t added = steps < normal ? smallest_normal(code) : 0;
+    const uint32_t added = steps < normal ? code.smallest_normal() : 0;
     const float shifted = steps + static_cast<float>(added);
-    const uint32_t half = 1U << (cut_bits(code) - 1);
+    const uint32_t half = 1U << (code.cut_bits() - 1);
     uint32_t word =
-        ((std::bit_cast<uint32_t>(shifted) + half) >> cut_bits(code)) - bias(code) - added;
+        ((std::bit_cast<uint32_t>(shifted) + half) >> code.cut_bits()) - code.bias() - added;
     if (code.keeps_above_zero && values[i] > 0) {
       word = std::max(word, 1U);
     }

@@ -18,7 +18,7 @@ namespace headrace::engine {
 inline constexpr Elements kMomentBlock{64};
 
 inline constexpr Elements moment_blocks(Elements count) {
-  return Elements((count.count() + kMomentBlock.count() - 1) / kMomentBlock.count());
+  return Elements(ceil_div(count.count(), kMomentBlock.count()));
 }
 
 /// One of the two codes. A magnitude code is an exponent field above the mantissa: value f where
@@ -35,6 +35,20 @@ struct MomentCode {
   constexpr int range() const { return mantissa_bits + top_field() - 1; }
   /// Scales below it mean the same: the step stays a normal number.
   constexpr uint32_t smallest_scale() const { return static_cast<uint32_t>(range()) + 1; }
+
+  /// Bits of a mantissa of fp32 that a code does not have.
+  constexpr uint32_t cut_bits() const { return static_cast<uint32_t>(23 - mantissa_bits); }
+  /// The smallest normal number, as a word and in steps.
+  constexpr uint32_t smallest_normal() const { return 1U << static_cast<uint32_t>(mantissa_bits); }
+  /// What the exponent field of fp32 has more than the code's for the same steps, above the
+  /// mantissa.
+  constexpr uint32_t bias() const {
+    return static_cast<uint32_t>(126 + mantissa_bits) << static_cast<uint32_t>(mantissa_bits);
+  }
+  /// Biased exponent of fp32 of the step of a finite block.
+  constexpr uint32_t step_exponent(uint32_t scale) const {
+    return std::max(scale, smallest_scale()) - static_cast<uint32_t>(range());
+  }
 };
 
 /// First moments, and the momentum of SGD.
@@ -50,7 +64,7 @@ inline constexpr uint32_t kScaleNotFinite = 255;
 /// The scale byte of a block whose largest magnitude has these bits. 0: the smallest scale.
 inline constexpr uint32_t scale_for(const MomentCode& code, uint32_t largest_bits) {
   // Up to the next power of two where rounding could go beyond the largest code.
-  const uint32_t carry = (1U << (23U - static_cast<uint32_t>(code.mantissa_bits))) - 1U;
+  const uint32_t carry = (1U << code.cut_bits()) - 1U;
   const uint32_t scale = std::min((largest_bits + carry) >> 23U, kScaleNotFinite);
   return scale <= code.smallest_scale() ? 0 : scale;
 }
@@ -59,15 +73,11 @@ inline constexpr float step_of(const MomentCode& code, uint32_t scale) {
   if (scale == kScaleNotFinite) {
     return std::bit_cast<float>(0x7fc00000U);
   }
-  const uint32_t exponent =
-      std::max(scale, code.smallest_scale()) - static_cast<uint32_t>(code.range());
-  return std::bit_cast<float>(exponent << 23U);
+  return std::bit_cast<float>(code.step_exponent(scale) << 23U);
 }
 /// 1 / step_of() of a finite block.
 inline constexpr float inverse_step_of(const MomentCode& code, uint32_t scale) {
-  const uint32_t exponent =
-      std::max(scale, code.smallest_scale()) - static_cast<uint32_t>(code.range());
-  return std::bit_cast<float>((254U - exponent) << 23U);
+  return std::bit_cast<float>((254U - code.step_exponent(scale)) << 23U);
 }
 
 float decode_moment(const MomentCode& code, uint8_t word, uint32_t scale);

@@ -23,10 +23,8 @@ HWY_INLINE auto rounding_words(D /*d*/, const RoundingKey& key, uint32_t lower_b
 /// negative.
 template <class Code>
 struct Codec {
-  static constexpr int kMantissa = Code::kCode.mantissa_bits;
-  static constexpr int kShift = 23 - kMantissa;
-  /// fp32's exponent field less the code's, above the mantissa.
-  static constexpr uint32_t kBias = (127U + kMantissa - 1U) << kMantissa;
+  static constexpr int kShift = static_cast<int>(Code::kCode.cut_bits());
+  static constexpr uint32_t kBias = Code::kCode.bias();
 
   template <class D, class DU = hn::RebindToUnsigned<D>>
   static HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<DU> words, hn::Vec<D> step) {
@@ -37,7 +35,7 @@ struct Codec {
     }
     const auto normal = hn::BitCast(d, hn::ShiftLeft<kShift>(hn::Add(bits, hn::Set(du, kBias))));
     const auto subnormal = hn::ConvertTo(d, hn::BitCast(hn::RebindToSigned<D>(), bits));
-    const auto is_subnormal = hn::Lt(subnormal, hn::Set(d, kSmallestNormal));
+    const auto is_subnormal = hn::Lt(subnormal, hn::Set(d, static_cast<float>(kSmallestNormal)));
     auto value = hn::Mul(hn::IfThenElse(is_subnormal, subnormal, normal), step);
     if constexpr (Code::kCode.has_sign) {
       const auto sign = hn::ShiftLeft<24>(hn::And(words, hn::Set(du, 0x80U)));
@@ -53,10 +51,11 @@ struct Codec {
     const DU du;
     auto steps = hn::Mul(Code::kCode.has_sign ? hn::Abs(value) : value, inverse_step);
     // A smallest normal number added gives subnormals the spacing that they have in the code.
-    const auto is_subnormal = hn::Lt(steps, hn::Set(d, kSmallestNormal));
-    steps = hn::Add(steps, hn::IfThenElseZero(is_subnormal, hn::Set(d, kSmallestNormal)));
-    const auto added = hn::IfThenElseZero(hn::RebindMask(du, is_subnormal),
-                                          hn::Set(du, 1U << static_cast<unsigned>(kMantissa)));
+    const auto is_subnormal = hn::Lt(steps, hn::Set(d, static_cast<float>(kSmallestNormal)));
+    steps = hn::Add(
+        steps, hn::IfThenElseZero(is_subnormal, hn::Set(d, static_cast<float>(kSmallestNormal))));
+    const auto added =
+        hn::IfThenElseZero(hn::RebindMask(du, is_subnormal), hn::Set(du, kSmallestNormal));
     const auto drawn = hn::Add(hn::BitCast(du, steps), hn::ShiftLeft<kShift - 16>(random));
     auto words = hn::Sub(hn::ShiftRight<kShift>(drawn), hn::Add(added, hn::Set(du, kBias)));
     if constexpr (Code::kCode.keeps_above_zero) {
@@ -70,7 +69,7 @@ struct Codec {
   }
 
  private:
-  static constexpr float kSmallestNormal = static_cast<float>(1 << kMantissa);
+  static constexpr uint32_t kSmallestNormal = Code::kCode.smallest_normal();
 };
 
 struct SignedMoment {

@@ -118,7 +118,7 @@ struct AttentionForward {
     const AttentionPlace place(block, a, a.q_heads);
     const AttentionHead<T> head(a, place.sequence, place.head);
     // The last queries see most keys: they start first.
-    const int64_t q_tile = (a.seq + a.tile - 1) / a.tile - 1 - place.tile;
+    const int64_t q_tile = ceil_div(a.seq, a.tile) - 1 - place.tile;
     const int64_t first = q_tile * a.tile;
     const int there = rows_there(a, first);
     const int dim_there = static_cast<int>(a.head_dim);
@@ -368,7 +368,7 @@ struct AttentionBackwardQueries {
     const AttentionTiles tiles(a.tile, a.head_dim);
     const AttentionPlace place(block, a, a.q_heads);
     const AttentionHead<T> head(a, place.sequence, place.head);
-    const int64_t first = ((a.seq + a.tile - 1) / a.tile - 1 - place.tile) * a.tile;
+    const int64_t first = (ceil_div(a.seq, a.tile) - 1 - place.tile) * a.tile;
     const int there = rows_there(a, first);
     const int dim_there = static_cast<int>(a.head_dim);
     auto* const base = block.template shared<float>();

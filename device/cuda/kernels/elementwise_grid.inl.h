@@ -19,6 +19,10 @@
 /// the GPU, g++ for the fake of the tests.
 namespace headrace::device::cuda {
 
+HR_KERNEL int64_t lesser(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 /// The block context of one thread with kCount elements in registers.
 template <int kCount>
 struct PackBlock {
@@ -76,11 +80,10 @@ HR_KERNEL void run_elementwise(const Block& block, const ElementwiseArguments& a
   using In = typename Op::In;
   using Out = typename Op::Out;
   constexpr int64_t kPiece = ElementwiseArguments::kPieceColumns;
-  const int64_t pieces = (arguments.columns + kPiece - 1) / kPiece;
+  const int64_t pieces = ceil_div(arguments.columns, kPiece);
   const int64_t row = block.index_x() / pieces;
   const int64_t column = block.index_x() % pieces * kPiece;
-  const int64_t left = arguments.columns - column;
-  const int64_t count = left < kPiece ? left : kPiece;
+  const int64_t count = lesser(kPiece, arguments.columns - column);
   const In* in[3] = {
       static_cast<const In*>(arguments.a) + row * arguments.a_stride + column,
       static_cast<const In*>(arguments.b) + row * arguments.b_stride + column,

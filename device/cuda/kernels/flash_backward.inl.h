@@ -15,6 +15,9 @@ struct FlashBackwardLayout {
   static constexpr int kStageBytes = 2 * Tiles::kStreamedBytes;
   static constexpr int kStatistics = kStages + 2 * kStageBytes;
   static constexpr int kStatisticBytes = Tiles::kStreamed * int{sizeof(float)};
+
+  HR_FLASH static int tiles(int stage) { return kStages + stage * kStageBytes; }
+  HR_FLASH static int statistics(int stage) { return kStatistics + 2 * stage * kStatisticBytes; }
 };
 
 /// The same factor for all rows.
@@ -41,7 +44,7 @@ struct FlashBackwardKeys {
   using Layout = FlashBackwardLayout<Tiles>;
   static constexpr int kThreads = Tiles::kThreads;
   static constexpr int kOwn = Tiles::kOwn;
-  static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
+  static constexpr int kBlocksPerSm = Tiles::kBlocksPerSm;
   static constexpr int kSharedBytes = Layout::kStatistics + 4 * Layout::kStatisticBytes;
 
   template <class Block>
@@ -76,8 +79,7 @@ struct FlashBackwardKeys {
         load_stage(block, a, coming, coming_at, 1 - stage);
       }
       block.commit();
-      const Turn work{at - first, Layout::kStages + stage * Layout::kStageBytes,
-                      Layout::kStatistics + 2 * stage * Layout::kStatisticBytes};
+      const Turn work{at - first, Layout::tiles(stage), Layout::statistics(stage)};
       add_turn(block, a, work, dk, dv);
       stage = 1 - stage;
     }
@@ -108,15 +110,14 @@ struct FlashBackwardKeys {
                                   int at, int stage) {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
-    const int tile = Layout::kStages + stage * Layout::kStageBytes;
+    const int tile = Layout::tiles(stage);
     flash_load<Tiles, Tiles::kStreamed>(block, tile, head.queries(a, a.q, a.q_stride, at, there));
     flash_load<Tiles, Tiles::kStreamed>(block, tile + Tiles::kStreamedBytes,
                                         head.queries(a, a.dout, a.out_stride, at, there));
     static_assert(Tiles::kThreads >= 2 * Tiles::kStreamed);
     const auto thread = block.thread();
     const auto row = thread % Tiles::kStreamed;
-    const auto target =
-        thread * int{sizeof(float)} + (Layout::kStatistics + 2 * stage * Layout::kStatisticBytes);
+    const auto target = thread * int{sizeof(float)} + Layout::statistics(stage);
     block.copy_async_4(target, a.log_sum_exp + head.statistics(a) + at, row,
                        thread < Tiles::kStreamed, row < there);
     block.copy_async_4(target, a.delta + head.statistics(a) + at, row,
@@ -200,7 +201,7 @@ struct FlashBackwardQueries {
   using Layout = FlashBackwardLayout<Tiles>;
   static constexpr int kThreads = Tiles::kThreads;
   static constexpr int kOwn = Tiles::kOwn;
-  static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
+  static constexpr int kBlocksPerSm = Tiles::kBlocksPerSm;
   static constexpr int kSharedBytes = Layout::kStatistics;
 
   template <class Block>
@@ -237,14 +238,14 @@ struct FlashBackwardQueries {
         load_stage(block, a, head, at + Tiles::kStreamed, 1 - stage);
       }
       block.commit();
-      const int tile = Layout::kStages + stage * Layout::kStageBytes;
+      const int tile = Layout::tiles(stage);
       FlashSums<Block, Tiles, Tiles::kStreamed> p;
       FlashSums<Block, Tiles, Tiles::kStreamed> ds;
       flash_scores<T, Tiles>(block, q, thread.tall + tile, p);
       flash_scores<T, Tiles>(block, dout, thread.tall + (tile + Tiles::kStreamedBytes), ds);
       statistics.apply(block, F32(a.scale * kFlashLog2E), p, ds);
       if (at + Tiles::kStreamed - 1 > first) {
-        hide_later_keys(block, first - at, ds);
+        flash_hide_later_keys<Tiles>(block, first - at, 0.0F, ds);
       }
       flash_add_weighted<T, Tiles>(block, ds, thread.wide + tile, dq);
       stage = 1 - stage;
@@ -267,7 +268,7 @@ struct FlashBackwardQueries {
                                   int at, int stage) {
     const int seq = static_cast<int>(a.seq);
     const int there = flash_rows_there(seq, at, Tiles::kStreamed);
-    const int tile = Layout::kStages + stage * Layout::kStageBytes;
+    const int tile = Layout::tiles(stage);
     flash_load<Tiles, Tiles::kStreamed>(block, tile, head.keys(a, a.k, a.k_stride, at, there));
     flash_load<Tiles, Tiles::kStreamed>(block, tile + Tiles::kStreamedBytes,
                                         head.keys(a, a.v, a.v_stride, at, there));
@@ -310,25 +311,6 @@ struct FlashBackwardQueries {
       }
     }
   };
-
-  /// Query r sees the keys up to offset + r.
-  template <class Block>
-  static HR_FLASH void hide_later_keys(const Block& block, int offset,
-                                       FlashSums<Block, Tiles, Tiles::kStreamed>& ds) {
-    const FlashThread<Block, Tiles> thread(block);
-    const auto beyond = thread.column - thread.row - offset;
-#pragma unroll
-    for (int m = 0; m < Tiles::kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          ds[m][n][i] = block.select(beyond + (8 * n + i % 2 - 16 * m - i / 2 * 8) > 0,
-                                     typename Block::F32(0.0F), ds[m][n][i]);
-        }
-      }
-    }
-  }
 };
 
 }  // namespace headrace::device::cuda

@@ -14,7 +14,7 @@ struct FlashForward {
   using Tiles = typename FlashSizes<kVariant>::Forward;
   static constexpr int kThreads = Tiles::kThreads;
   static constexpr int kOwn = Tiles::kOwn;
-  static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;
+  static constexpr int kBlocksPerSm = Tiles::kBlocksPerSm;
   static constexpr int kSharedBytes = Tiles::kOwnBytes + 2 * Tiles::kStreamedBytes;
 
   template <class Block>
@@ -54,7 +54,7 @@ struct FlashForward {
       }
       block.commit();
       if (at + Tiles::kStreamed - 1 > first) {
-        hide_later_keys(block, first - at, scores);
+        flash_hide_later_keys<Tiles>(block, first - at, -__builtin_huge_valf(), scores);
       }
       rows.fold(block, a.scale * kFlashLog2E, scores, sums);
       flash_add_weighted<T, Tiles>(block, scores, thread.wide + kValueTile, sums);
@@ -150,26 +150,6 @@ struct FlashForward {
     rows.finish(block, a, own, factor);
     flash_store<T, Tiles>(block, sums, factor,
                           own.head.mutable_queries(a, a.out, a.out_stride, own.first, own.there));
-  }
-
-  /// Query r sees the keys up to offset + r.
-  template <class Block>
-  static HR_FLASH void hide_later_keys(const Block& block, int offset,
-                                       FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
-    const FlashThread<Block, Tiles> thread(block);
-    const auto beyond = thread.column - thread.row - offset;
-#pragma unroll
-    for (int m = 0; m < Tiles::kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          scores[m][n][i] =
-              block.select(beyond + (8 * n + i % 2 - 16 * m - i / 2 * 8) > 0,
-                           typename Block::F32(-__builtin_huge_valf()), scores[m][n][i]);
-        }
-      }
-    }
   }
 };
 

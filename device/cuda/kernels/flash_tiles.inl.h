@@ -28,6 +28,7 @@ struct FlashTiles {
   static constexpr int kStreamed = kStreamedRows;
   static constexpr bool kHoldOwn = kHold;  ///< own fragments stay in registers (backward)
   static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlocksPerSm = kThreads == 128 ? 2 : 1;  ///< that the registers are for
   static constexpr int kOwn = 16 * kRowTiles * kWarps;
   static constexpr int kRowBytes = 2 * kHeadDim;
   static constexpr int kChunks = kHeadDim / 8;  ///< of 16 bytes, in a row

@@ -142,6 +142,25 @@ HR_FLASH void flash_zero(F32 (&sums)[kRows][kTiles][4]) {
   }
 }
 
+/// Query r sees the keys up to offset + r; those of later ones become `hidden`. Queries are rows.
+template <class Tiles, class Block>
+HR_FLASH void flash_hide_later_keys(const Block& block, int offset, float hidden,
+                                    FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+  const FlashThread<Block, Tiles> thread(block);
+  const auto beyond = thread.column - thread.row - offset;
+#pragma unroll
+  for (int m = 0; m < Tiles::kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[m][n][i] = block.select(beyond + (8 * n + i % 2 - 16 * m - i / 2 * 8) > 0,
+                                       typename Block::F32(hidden), scores[m][n][i]);
+      }
+    }
+  }
+}
+
 /// scores = own rows times streamed rows, over the head. `streamed`: FlashThread::tall in its tile.
 template <class T, class Tiles, class Block, class Own>
 HR_FLASH void flash_scores(const Block& block, const Own& own, typename Block::I32 streamed,

@@ -24,8 +24,7 @@ struct OptimizerUpdate {
   template <class Block>
   static HR_KERNEL void run(const Block& block, const Arguments& arguments) {
     const int64_t first = block.index_x() * Arguments::kPiece;
-    const int64_t left = arguments.arrays.count - first;
-    const int64_t count = left < Arguments::kPiece ? left : Arguments::kPiece;
+    const int64_t count = lesser(Arguments::kPiece, arguments.arrays.count - first);
     const int64_t packs = arguments.vectorized ? count / kPack : 0;
     const auto note = [&](bool is_finite) HR_KERNEL_LAMBDA {
       if (!is_finite) {
@@ -54,8 +53,7 @@ struct GradientStatistics {
   static HR_KERNEL void run(const Block& block, const Arguments& arguments) {
     constexpr int64_t kLanes = Arguments::kLanes;
     const int64_t first = block.index_x() * kStatisticsBlock.count();
-    const int64_t left = arguments.count - first;
-    const int64_t count = left < kStatisticsBlock.count() ? left : kStatisticsBlock.count();
+    const int64_t count = lesser(kStatisticsBlock.count(), arguments.count - first);
     const T* const values = static_cast<const T*>(arguments.gradient) + first;
     double* const sums = block.template shared<double>();
     block.for_each(kLanes, [=](int64_t lane) HR_KERNEL_LAMBDA {

@@ -6,10 +6,6 @@
 
 namespace headrace::device::cuda {
 
-HR_KERNEL int64_t lesser(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 template <class T>
 struct Rope {
   using Arguments = RopeArguments;
