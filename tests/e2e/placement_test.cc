@@ -163,20 +163,12 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   options.memory.accumulation_order = variant.order;
   options.memory.recompute = variant.recompute;
   options.memory.offload_ratio = variant.offload_ratio;
-  options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
-  options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
-  options.memory.has_nvme = true;
   options.policy = variant.policy;
   options.io.backend = variant.backend;
   options.vocab_tile = 128;
   options.pin_memory = false;
   if (variant.host_kib == 0) {
-    const model::CheckpointReader reader(settings.model_folder);
-    const auto device = device::make_cpu_device();
-    const model::Network network(reader.config(), settings.dtype, settings.shape, *device,
-                                 options.vocab_tile);
-    const auto minimum = engine::minimum_budgets(reader.config(), settings.dtype, settings.shape,
-                                                 engine::network_needs(network), options.memory);
+    const engine::MinimumBudgets minimum = least_budgets(settings, options);
     options.memory.host_memory = minimum.host;
     if (variant.device_kib) {
       options.memory.device_memory = minimum.device;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "model/checkpoint.h"
 #include "model/token_data.h"
 #include "support/temporary_folder.h"
@@ -46,6 +47,10 @@ struct CurveSettings {
 /// Trains with the Engine; `options` brings placement, budgets, policy and I/O backend, the rest is
 /// filled in.
 Curve train_curve(const CurveSettings& settings, engine::EngineOptions options);
+
+/// The smallest budgets that train_curve() runs with, and its plan.
+engine::MinimumBudgets least_budgets(const CurveSettings& settings, engine::EngineOptions options);
+engine::MemoryPlan plan_of(const CurveSettings& settings, engine::EngineOptions options);
 
 /// Batches of a token window [sequences, seq + 1]: ids are all but the last column, labels all but
 /// the first.
