@@ -161,6 +161,12 @@ std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t s
   return result;
 }
 
+void expect_same_bits(const Curve& curve, const Curve& expected) {
+  EXPECT_EQ(curve.losses, expected.losses);
+  EXPECT_EQ(curve.gradient_norms, expected.gradient_norms);
+  EXPECT_TRUE(curve.weights == expected.weights);
+}
+
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;

@@ -62,6 +62,9 @@ std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t s
                                                          model::BatchShape shape,
                                                          int32_t vocabulary);
 
+/// Says where the curves differ, but for their weights, which are many.
+void expect_same_bits(const Curve& curve, const Curve& expected);
+
 /// Largest absolute difference between two weight vectors of equal length.
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b);
 
