@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "device/gpu.h"
 #include "device/kernels.h"
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tests/support/real_gpu.h"
 
 /// One suite for all devices: tests are written over DeviceTest and instantiated with
 /// HEADRACE_DEVICE_SUITE; a new backend joins by one line in all_devices().
@@ -40,15 +40,12 @@ inline std::unique_ptr<Device> make_fake_cuda_device() {
   return std::make_unique<cuda::CudaDevice>(std::make_shared<FakeCuda>(), 0);
 }
 
-/// The real GPU is asked for by $HEADRACE_TEST_GPU, as the tests with the label gpu do.
 inline std::vector<DeviceFactory> all_devices() {
   std::vector<DeviceFactory> devices = {{"cpu", make_cpu_device},
                                         {"fake_cuda", make_fake_cuda_device}};
-  if (std::getenv("HEADRACE_TEST_GPU") != nullptr) {
-    if (const GpuSearch search = find_gpu(); search.gpu) {
-      const auto make = [found = *search.gpu] { return found.make_device({}); };
-      devices.push_back({"gpu", make, 16});
-    }
+  if (const GpuSearch search = headrace::test::find_gpu_for_tests(); search.gpu) {
+    const auto make = [found = *search.gpu] { return found.make_device({}); };
+    devices.push_back({"gpu", make, 16});
   }
   return devices;
 }

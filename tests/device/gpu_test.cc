@@ -10,12 +10,9 @@ namespace {
 
 /// With the label gpu: says once why the suite has no GPU to run on.
 TEST(Gpu, IsThere) {
-  if (std::getenv("HEADRACE_TEST_GPU") == nullptr) {
-    GTEST_SKIP() << "ctest -L gpu runs it";
-  }
-  const GpuSearch search = find_gpu();
+  const GpuSearch search = headrace::test::find_gpu_for_tests();
   if (!search.gpu) {
-    GTEST_SKIP() << "SKIPPED: " << search.refusal;
+    GTEST_SKIP() << search.refusal;
   }
   EXPECT_GT(search.gpu->memory, search.gpu->free_memory);
   EXPECT_FALSE(search.gpu->description.empty());

@@ -52,6 +52,26 @@ void expect_product(const Product& p, const TestMatrix& a, const TestMatrix& b,
   }
 }
 
+/// As expect_product(), of a b^T; a bias is added to what may have been rounded to the dtype.
+void expect_product_and_bias(const Product& p, const TestMatrix& a, const TestMatrix& b,
+                             const TestMatrix& bias, const TestMatrix& c) {
+  for (int64_t i = 0; i < p.m; ++i) {
+    for (int64_t j = 0; j < p.n; ++j) {
+      double product = 0;
+      double magnitude = std::abs(bias(0, j));
+      for (int64_t x = 0; x < p.k; ++x) {
+        product += a(i, x) * b(j, x);
+        magnitude += std::abs(a(i, x) * b(j, x));
+      }
+      const double sum = product + bias(0, j);
+      const double bound = static_cast<double>(p.k + 3) * 0x1p-24 * magnitude +
+                           rounding_error(p.dtype, product) + rounding_error(p.dtype, sum);
+      expect_near(c(i, j), sum, bound,
+                  [&] { return fmt::format("{} at ({}, {})", p.describe(), i, j); });
+    }
+  }
+}
+
 class MatmulTest : public DeviceTest {
  protected:
   TestMatrix operand(const Product& p, bool transposed, int64_t rows, int64_t columns) {
@@ -159,21 +179,7 @@ TEST_P(MatmulTest, ABiasIsAddedToEveryRow) {
         kernels().matmul_bias(*stream_, a.view(), false, b.view(), true, bias.data(), c.view(),
                               scratch(size));
         c.download();
-        for (int64_t i = 0; i < p.m; ++i) {
-          for (int64_t j = 0; j < p.n; ++j) {
-            double product = 0;
-            double magnitude = std::abs(bias(0, j));
-            for (int64_t x = 0; x < p.k; ++x) {
-              product += a(i, x) * b(j, x);
-              magnitude += std::abs(a(i, x) * b(j, x));
-            }
-            const double sum = product + bias(0, j);
-            const double bound = static_cast<double>(p.k + 3) * 0x1p-24 * magnitude +
-                                 rounding_error(dtype, product) + rounding_error(dtype, sum);
-            expect_near(c(i, j), sum, bound,
-                        [&] { return fmt::format("{} at ({}, {})", p.describe(), i, j); });
-          }
-        }
+        expect_product_and_bias(p, a, b, bias, c);
       }
     }
   }

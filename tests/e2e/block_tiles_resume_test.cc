@@ -2,13 +2,8 @@
 // stores can be read whatever the tiles.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "e2e/resume_fixture.h"
-#include "engine/import.h"
 #include "engine/repair.h"
-#include "engine/run_plan.h"
-#include "engine/run_setup.h"
 #include "engine/state_layout.h"
 #include "tiers/catalog.h"
 
@@ -17,12 +12,11 @@ namespace {
 
 using nlohmann::json;
 using test::Case;
-using test::Result;
 
 /// Five pieces of 512 rows in the MLP, the last one smaller.
-class BlockTilesResume : public test::ResumeTest {
+class BlockTilesResume : public test::TiledResumeTest {
  protected:
-  BlockTilesResume() : ResumeTest(deep_model()) {}
+  BlockTilesResume() : TiledResumeTest(deep_model(), 4096) {}
 
   static model::ModelConfig deep_model() {
     model::ModelConfig config = test::small_model();
@@ -30,21 +24,6 @@ class BlockTilesResume : public test::ResumeTest {
     config.intermediate_size = 2200;
     config.layers = 1;
     return config;
-  }
-
-  json config_with_device(const Case& each, int64_t device_memory) const {
-    json config = config_of(each);
-    config["headrace"]["device_memory"] = device_memory;
-    config["activation_checkpointing"]["cpu_checkpointing"] = true;
-    return config;
-  }
-
-  engine::MemoryPlan plan_of(const json& config) const {
-    const auto options = engine::make_engine_options(settings_of(job("whole"), config), 32);
-    const auto device = device::make_cpu_device();
-    return engine::plan_memory(
-        model::Network(deep_model(), options.dtype, options.shape, *device, options.vocab_tile),
-        options);
   }
 
   std::vector<double> losses(const std::string& output) const {
@@ -61,9 +40,10 @@ class BlockTilesResume : public test::ResumeTest {
 TEST_F(BlockTilesResume, GoesOnWithOtherTilesBitForBit) {
   for (const Case& each : {Case{"nvme", 1, 1.0, "bf16"}, Case{"cpu", 2, 0.0, "fp16"}}) {
     SCOPED_TRACE(each.name());
-    const json wide = config_with_device(each, int64_t{256} << 20);
-    EXPECT_EQ(plan_of(wide).layout.mlp_tiles, 0);
-    const int64_t least = plan_of(wide).minimum_device.count();
+    const json wide = config_with_device(each, kWholeDevice);
+    const engine::MemoryPlan whole_blocks = plan_of(wide);
+    EXPECT_EQ(whole_blocks.layout.mlp_tiles, 0);
+    const int64_t least = whole_blocks.minimum_device.count();
     const json tight = config_with_device(each, least);
     EXPECT_EQ(plan_of(tight).layout.mlp_tiles, 5);
     // The first budget that has room for larger tiles.
@@ -95,8 +75,8 @@ TEST_F(BlockTilesResume, GoesOnWithOtherTilesBitForBit) {
 /// The columns of a tile are no whole blocks of 64, so its moments are rounded once more.
 TEST_F(BlockTilesResume, EightBitMomentsGoOnInOtherTiles) {
   const Case each{.has_8bit_moments = true};
-  const json wide = config_with_device(each, int64_t{256} << 20);
-  const json tight = config_with_device(each, plan_of(wide).minimum_device.count());
+  const json wide = config_with_device(each, kWholeDevice);
+  const json tight = tight_config(each);
   EXPECT_EQ(plan_of(tight).layout.mlp_tiles, 5);
   train(job("whole"), tight);
   train(job("mixed"), tight, 2);
@@ -108,44 +88,21 @@ TEST_F(BlockTilesResume, EightBitMomentsGoOnInOtherTiles) {
   EXPECT_TRUE(engine::open_run(folder_ / "mixed")->verify([](Bytes, Bytes) {}).empty());
 }
 
-/// Into whole blocks and back into tiles, through files.
 TEST_F(BlockTilesResume, AnImportGoesOnInTiles) {
-  const Case each;
-  const json wide = config_with_device(each, int64_t{256} << 20);
-  const json tight = config_with_device(each, plan_of(wide).minimum_device.count());
-  train(job("whole", 4), tight);
-  exported("whole");
-  engine::ImportOptions import;
-  import.input_folder = folder_ / "whole_export/universal";
-  import.model_folder = folder_ / "model";
-  import.output_folder = folder_ / "moved";
-  import.paths = {folder_ / "nvme"};
-  import.next_sequence = 8;
-  engine::import_run(import, [](int64_t, int64_t) {});
-  for (const char* output : {"whole", "moved"}) {
-    EXPECT_EQ(train(job(output), tight).resumed_from, 4);
-  }
-  EXPECT_EQ(result("moved").weights, result("whole").weights);
+  expect_an_import_goes_on();
 }
 
 TEST_F(BlockTilesResume, WeightsOfATileAreMadeAnewFromTheMaster) {
-  json config = config_with_device({}, int64_t{256} << 20);
+  json config = config_with_device({}, kWholeDevice);
   config["headrace"]["split_master"] = false;
   config["headrace"]["device_memory"] = plan_of(config).minimum_device.count();
   train(job("run", 2), config);
   const std::string directory = engine::open_run(folder_ / "run")->directories().front();
   const auto object =
       tiers::read_catalog(directory + "/catalog").objects.at("block.0.mlp.3.weights");
-  const tiers::Extent& extent = object.extents.front();
-  {
-    // In the columns of down_proj.
-    std::fstream file(directory + "/data-" + std::to_string(extent.file),
-                      std::ios::in | std::ios::out | std::ios::binary);
-    const int64_t at = extent.offset + int64_t{2} * (2 * 512 * 64 + 700);
-    const auto byte = static_cast<char>(file.seekg(at).get());
-    file.seekp(at).put(static_cast<char>(byte ^ 4));
-    ASSERT_TRUE(file.good());
-  }
+  // In the columns of down_proj.
+  ASSERT_NO_FATAL_FAILURE(
+      test::flip_bit(directory, object.extents.front(), int64_t{2} * (2 * 512 * 64 + 700)));
   const auto store = engine::open_run(folder_ / "run");
   const auto damage = store->verify([](Bytes, Bytes) {});
   ASSERT_EQ(damage.size(), 1U);

@@ -2,31 +2,25 @@
 // the same bits, and the curve of whole blocks up to rounding.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <set>
 #include <string>
 
 #include "base/error.h"
-#include "device/cuda/cuda_device.h"
-#include "device/gpu.h"
-#include "e2e/training_harness.h"
-#include "engine/gpu_options.h"
-#include "engine/run_plan.h"
+#include "e2e/cuda_training.h"
+#include "e2e/tile_variants.h"
 #include "model/checkpoint.h"
 #include "model/model_config.h"
-#include "tests/fake_cuda/fake_cuda.h"
 
 namespace headrace {
 namespace {
 
-using engine::AccumulationOrder;
 using model::Family;
+using test::Budget;
+using test::TileVariant;
 
 constexpr int64_t kPiece = 32;
 constexpr int64_t kIntermediate = 11 * kPiece + 9;
 constexpr int64_t kVocabulary = 203;
-constexpr double kNoClip = 1e6;
-constexpr double kAlwaysClips = 1e-3;
 
 /// Blocks are most of the model.
 model::ModelConfig deep_model(Family family) {
@@ -49,111 +43,30 @@ model::ModelConfig deep_model(Family family) {
 
 test::CurveSettings curve_settings(const std::string& folder, DType dtype, int64_t micro_batches,
                                    bool clips) {
-  test::CurveSettings settings;
-  settings.model_folder = folder;
-  settings.dtype = dtype;
-  settings.shape = {2, 16};
-  settings.loss_scale = dtype == DType::f16 ? 1024 : 1;
-  settings.gradient_clipping = 0;
-  settings.check_finite = clips;
-  settings.steps = test::random_steps(5, clips ? 4 : 3, micro_batches, settings.shape, kVocabulary);
-  if (clips) {
-    settings.adjust = [](size_t step, engine::StepNumbers& numbers) {
-      numbers.gradient_clipping = step < 3 ? kNoClip : kAlwaysClips;
-    };
-  }
-  settings.learning_rates.assign(settings.steps.size(), 1e-3);
-  return settings;
+  return test::tile_curve(folder, dtype, {2, 16}, micro_batches, clips, kVocabulary);
 }
-
-/// How much more than the least a tier gets.
-struct Budget {
-  bool is_least = false;
-  Bytes more;
-};
-const Budget kLeast{true, Bytes(0)};
-const Budget kPlenty{false, kMiB * 256};
-
-struct Variant {
-  const char* name;
-  std::optional<Budget> device;
-  Budget host;
-  std::optional<Tier> param = Tier::nvme;
-  std::optional<Tier> optimizer = Tier::nvme;
-  const char* policy = "optimal";
-  std::optional<AccumulationOrder> order = {};
-  bool overlap = true;
-};
 
 /// Room for weights and fresh gradient of a few more pieces.
 Budget roomy(DType dtype) {
   return {true, bytes_for(Elements(3 * kPiece * 64), dtype) * 2 * 4};
 }
 
-std::vector<Variant> cut_variants(DType dtype) {
-  return {
-      {"least device and host", kLeast, kLeast},
-      {"least device, lru", kLeast, kLeast, Tier::nvme, Tier::nvme, "lru"},
-      {"least device, liveness", kLeast, kPlenty, Tier::nvme, Tier::nvme, "liveness"},
-      {"larger tiles", roomy(dtype), kPlenty},
-      {"larger tiles, no overlap",
-       roomy(dtype),
-       kPlenty,
-       Tier::nvme,
-       Tier::nvme,
-       "optimal",
-       {},
-       false},
-      {"offload to the host", kLeast, kPlenty, Tier::host, Tier::host},
-      {"layer-major", kLeast, kPlenty, Tier::nvme, Tier::nvme, "optimal",
-       AccumulationOrder::layer_major},
-      {"micro-batch-major", kLeast, kPlenty, Tier::nvme, Tier::nvme, "optimal",
-       AccumulationOrder::micro_batch_major},
-      {"least host without a device tier", {}, kLeast},
-  };
-}
-
-const Variant kWholeBlocks{"whole blocks", {}, kPlenty, {}, {}};
-
-/// Also says how many tiles the plan has.
-engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings,
-                                 int64_t& mlp_tiles) {
+engine::EngineOptions options_of(const TileVariant& variant, const test::CurveSettings& settings) {
   engine::EngineOptions options;
-  options.dtype = settings.dtype;
-  options.shape = settings.shape;
   options.vocab_tile = 64;
   options.block_piece = kPiece;
-  options.pin_memory = false;
-  options.policy = variant.policy;
-  engine::MemoryRequest& memory = options.memory;
-  memory.host_memory = variant.host.more;
-  if (variant.device) {
-    memory.device_memory = variant.device->more;
-  }
-  memory.has_nvme = true;
-  memory.nvme_budget = kGiB;
-  memory.offload_param = variant.param;
-  memory.offload_optimizer = variant.optimizer;
-  memory.nvme_activations = variant.optimizer == Tier::nvme;
-  memory.host_activations = variant.optimizer == Tier::host;
-  memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
-  memory.accumulation_order = variant.order;
-  memory.optimizer_overlap = variant.overlap;
-  memory.updates_need_norm = settings.check_finite;
-  const model::CheckpointReader reader(settings.model_folder);
-  const auto device = device::make_cpu_device();
-  const model::Network network(reader.config(), settings.dtype, settings.shape, *device,
-                               options.vocab_tile, kPiece);
-  const auto least = engine::minimum_budgets(reader.config(), settings.dtype, settings.shape,
-                                             engine::network_needs(network), memory);
-  if (variant.host.is_least) {
-    memory.host_memory += least.host;
-  }
-  if (variant.device && variant.device->is_least) {
-    *memory.device_memory += least.device;
-  }
-  mlp_tiles = engine::plan_memory(network, options).layout.mlp_tiles;
-  return options;
+  return test::options_of(variant, settings, options);
+}
+
+int64_t tiles_of(const test::CurveSettings& settings, const engine::EngineOptions& options) {
+  return plan_of(settings, options).layout.mlp_tiles;
+}
+
+/// The curve of whole blocks.
+test::Curve train_whole(const test::CurveSettings& settings) {
+  const engine::EngineOptions options = options_of(test::kWholeInMemory, settings);
+  EXPECT_EQ(tiles_of(settings, options), 0);
+  return train_curve(settings, options);
 }
 
 struct Case {
@@ -195,16 +108,15 @@ void BlockTiles::expect_same_curves(const Case& each) {
   const test::TemporaryFolder folder;
   model::init_model(deep_model(each.family), DType::f32, 3, folder.path());
   const auto settings = curve_settings(folder.path(), each.dtype, each.micro_batches, each.clips);
-  int64_t tiles = 0;
-  const test::Curve whole = train_curve(settings, options_of(kWholeBlocks, settings, tiles));
-  EXPECT_EQ(tiles, 0);
+  const test::Curve whole = train_whole(settings);
   EXPECT_NE(whole.losses.front(), whole.losses.back());
   std::optional<test::Curve> first;
   std::set<int64_t> seen;
-  for (const Variant& variant : cut_variants(each.dtype)) {
+  for (const TileVariant& variant : test::cut_variants(roomy(each.dtype))) {
     SCOPED_TRACE(variant.name);
-    const test::Curve curve = train_curve(settings, options_of(variant, settings, tiles));
-    seen.insert(tiles);
+    const engine::EngineOptions options = options_of(variant, settings);
+    seen.insert(tiles_of(settings, options));
+    const test::Curve curve = train_curve(settings, options);
     if (!first) {
       first = curve;
       expect_near(curve, whole, each.dtype);
@@ -244,18 +156,14 @@ TEST_P(BlockTilesSlow, GiveTheCurveOfWholeBlocksAndOneOfTheirOwn) {
 }
 INSTANTIATE_TEST_SUITE_P(Others, BlockTilesSlow, testing::ValuesIn(kOtherCases), kCaseName);
 
-engine::EngineOptions with_device(const test::CurveSettings& settings, Bytes device) {
+engine::EngineOptions with_device(Bytes device) {
   engine::EngineOptions options;
-  options.dtype = settings.dtype;
-  options.shape = settings.shape;
   options.pin_memory = false;
   options.block_piece = 128;
   options.memory.device_memory = device;
   options.memory.host_memory = kMiB * 96;
   options.memory.offload_param = Tier::nvme;
   options.memory.offload_optimizer = Tier::nvme;
-  options.memory.has_nvme = true;
-  options.memory.nvme_budget = kGiB;
   return options;
 }
 
@@ -264,32 +172,18 @@ TEST(BlockTilesOnGpu, GiveOneCurveOfTheirOwnToo) {
   const test::TemporaryFolder folder;
   model::init_model(deep_model(Family::qwen3), DType::f32, 3, folder.path());
   const auto settings = curve_settings(folder.path(), DType::bf16, 2, true);
-  int64_t tiles = 0;
-  const test::Curve whole = train_curve(settings, options_of(kWholeBlocks, settings, tiles));
+  const test::Curve whole = train_whole(settings);
   std::optional<test::Curve> first;
   std::set<int64_t> seen;
   // Room for all of an MLP as one tile, with its gradient, where there was a piece.
   const Bytes one_tile =
       bytes_for(Elements(3 * 64) * (kIntermediate - kPiece), settings.dtype) * 2 + kKiB * 16;
   for (const Bytes more : {Bytes(0), one_tile}) {
-    const auto fake = std::make_shared<device::testing::FakeCuda>();
-    device::GpuFound found;
-    found.description = "the fake GPU";
-    found.make_device = [fake](const device::GpuOptions&) {
-      return std::make_unique<device::cuda::CudaDevice>(fake, 0);
-    };
-    engine::EngineOptions options = with_device(settings, kGiB);
+    engine::EngineOptions options =
+        test::on_gpu(with_device(kGiB), std::make_shared<device::testing::FakeCuda>());
     options.block_piece = kPiece;
-    engine::use_gpu(options, found, {});
-    const auto device = found.make_device({});
-    const model::CheckpointReader reader(folder.path());
-    const model::Network network(reader.config(), settings.dtype, settings.shape, *device,
-                                 options.vocab_tile, kPiece);
-    options.memory.micro_batches = 2;
-    const auto least = engine::minimum_budgets(reader.config(), settings.dtype, settings.shape,
-                                               engine::network_needs(network), options.memory);
-    options.memory.device_memory = least.device + more;
-    tiles = engine::plan_memory(network, options).layout.mlp_tiles;
+    options.memory.device_memory = least_budgets(settings, options).device + more;
+    const int64_t tiles = tiles_of(settings, options);
     EXPECT_GT(tiles, 0);
     EXPECT_TRUE(seen.insert(tiles).second);
     const test::Curve curve = train_curve(settings, options);
@@ -313,23 +207,17 @@ TEST(LargeBlocks, TrainOnADeviceMuchSmallerThanOne) {
   auto settings = curve_settings(folder.path(), DType::bf16, 1, true);
   settings.steps.resize(2);
   settings.learning_rates.resize(2);
-  engine::EngineOptions in_memory = with_device(settings, kMiB * 256);
+  engine::EngineOptions in_memory = with_device(kMiB * 256);
   in_memory.memory.offload_param.reset();
   in_memory.memory.offload_optimizer.reset();
   in_memory.memory.host_memory = kGiB;
   const test::Curve whole = train_curve(settings, in_memory);
-  const auto device = device::make_cpu_device();
-  engine::EngineOptions options = with_device(settings, kGiB);
-  const model::Network network(config, settings.dtype, settings.shape, *device, options.vocab_tile,
-                               options.block_piece);
-  const auto minimum = engine::minimum_budgets(config, settings.dtype, settings.shape,
-                                               engine::network_needs(network), options.memory);
+  const Bytes least = least_budgets(settings, with_device(kGiB)).device;
   const Bytes block = bytes_for(model::module_specs(config)[1].count, DType::bf16);
-  EXPECT_LT(minimum.device * 10, block * 2);
-  options = with_device(settings, minimum.device);
-  expect_near(train_curve(settings, options), whole, DType::bf16);
-  options = with_device(settings, Bytes(minimum.device.count() - minimum.device.count() / 100));
-  EXPECT_THROW(train_curve(settings, options), CapacityError);
+  EXPECT_LT(least * 10, block * 2);
+  expect_near(train_curve(settings, with_device(least)), whole, DType::bf16);
+  EXPECT_THROW(train_curve(settings, with_device(Bytes(least.count() - least.count() / 100))),
+               CapacityError);
 }
 
 }  // namespace

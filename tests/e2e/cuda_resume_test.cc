@@ -2,37 +2,21 @@
 // lives: on the device, in the host or on nvme.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
-
-#include "base/random.h"
 #include "e2e/cuda_training.h"
-#include "engine/config/resolve.h"
-#include "engine/trainer.h"
-#include "proto/config_parser.h"
+#include "e2e/resume_fixture.h"
 
 namespace headrace {
 namespace {
 
 using device::testing::FakeCuda;
 using nlohmann::json;
-
-constexpr int64_t kSteps = 6;
+using test::kSteps;
 
 class CudaResume : public testing::Test {
  protected:
   CudaResume() {
     model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder_ / "model");
-    std::vector<uint16_t> tokens(3000);
-    Random random(9, 0);
-    for (uint16_t& token : tokens) {
-      token = static_cast<uint16_t>(random.below(203));
-    }
-    std::ofstream(folder_ / "tokens.bin", std::ios::binary)
-        .write(reinterpret_cast<const char*>(tokens.data()),
-               static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
+    test::write_random_tokens(folder_ / "tokens.bin", 3000, 203);
   }
 
   /// `optimizer`: "none" leaves it on the device.
@@ -50,11 +34,8 @@ class CudaResume : public testing::Test {
     context.has_gpu = true;
     engine::Settings settings =
         engine::resolve(proto::parse_config(config.dump(), "c.json").config, context).settings;
-    device::GpuFound found;
+    device::GpuFound found = test::fake_gpu(fake_);
     found.name = "Fake GPU";
-    found.make_device = [fake = fake_](const device::GpuOptions& how) {
-      return std::make_unique<device::cuda::CudaDevice>(fake, 0, how);
-    };
     settings.gpu = {found, ""};
     return settings;
   }
@@ -67,17 +48,11 @@ class CudaResume : public testing::Test {
     job.output_folder = folder_ / output;
     job.steps = kSteps;
     job.seq = 24;
-    std::atomic<bool> stop{false};
-    engine::TrainObserver observer;
-    observer.step = [&](const engine::StepReport& report, int64_t) {
-      stop = report.step >= stop_after && report.step < job.steps;
-    };
-    return engine::train(job, settings_with(optimizer), observer, stop);
+    return test::train_up_to(job, settings_with(optimizer), stop_after);
   }
 
   std::string weights_of(const std::string& output) const {
-    std::ifstream file(folder_ / (output + "/model.safetensors"), std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
+    return test::read_bytes(folder_ / (output + "/model.safetensors"));
   }
 
   std::shared_ptr<FakeCuda> fake_ = std::make_shared<FakeCuda>();

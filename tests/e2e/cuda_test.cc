@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 
 #include "e2e/cuda_training.h"
+#include "support/real_gpu.h"
 
 namespace headrace {
 namespace {
@@ -164,12 +164,9 @@ TEST(CudaRun, HostMemoryIsOnTheGpusNodeWhereTheGpuUpdates) {
 
 /// The real GPU, where the tests with the label gpu ask for it.
 TEST(GpuTraining, HasTheNumbersOfTheCpuForEveryPlacement) {
-  if (std::getenv("HEADRACE_TEST_GPU") == nullptr) {
-    GTEST_SKIP() << "ctest -L gpu runs it";
-  }
-  const device::GpuSearch search = device::find_gpu();
+  const device::GpuSearch search = test::find_gpu_for_tests();
   if (!search.gpu) {
-    GTEST_SKIP() << "SKIPPED: " << search.refusal;
+    GTEST_SKIP() << search.refusal;
   }
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const test::TemporaryFolder folder;

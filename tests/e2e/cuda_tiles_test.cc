@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "e2e/cuda_training.h"
-#include "engine/run_plan.h"
 
 namespace headrace {
 namespace {
@@ -32,30 +31,19 @@ constexpr Variant kVariants[] = {
 engine::EngineOptions options_of(const Variant& variant, const test::CurveSettings& settings,
                                  const std::shared_ptr<FakeCuda>& fake) {
   engine::EngineOptions options;
-  options.dtype = settings.dtype;
-  options.shape = settings.shape;
   options.vocab_tile = kLogitsTile;
   engine::MemoryRequest& memory = options.memory;
   memory.host_memory = kMiB * 64;
   memory.device_memory = kMiB * 64;
-  memory.has_nvme = true;
-  memory.nvme_budget = kGiB;
   memory.offload_param = variant.optimizer;
   memory.offload_optimizer = variant.optimizer;
   memory.host_activations = variant.is_tiled;
-  memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   memory.recompute = variant.recompute;
   options = test::on_gpu(options, fake);
-  const model::CheckpointReader reader(settings.model_folder);
-  const auto device = options.make_device();
-  const model::Network network(reader.config(), settings.dtype, settings.shape, *device,
-                               kLogitsTile);
   if (variant.is_tiled) {
-    const auto least = engine::minimum_budgets(reader.config(), settings.dtype, settings.shape,
-                                               engine::network_needs(network), memory);
-    memory.device_memory = least.device;
+    memory.device_memory = least_budgets(settings, options).device;
   }
-  const engine::MemoryPlan plan = engine::plan_memory(network, options);
+  const engine::MemoryPlan plan = plan_of(settings, options);
   EXPECT_EQ(plan.layout.vocab_tiles > 1, variant.is_tiled);
   EXPECT_EQ(plan.layout.recompute.front(), variant.recompute);
   return options;
@@ -81,9 +69,7 @@ TEST_P(CudaTiles, AndRecomputeLevelsChangeNoBit) {
         whole = curve;
         EXPECT_NE(curve.losses.front(), curve.losses.back());
       }
-      EXPECT_EQ(curve.losses, whole->losses);
-      EXPECT_EQ(curve.gradient_norms, whole->gradient_norms);
-      EXPECT_TRUE(curve.weights == whole->weights);
+      test::expect_same_bits(curve, *whole);
       EXPECT_EQ(fake->live_objects(), 0);
     }
   }

@@ -39,16 +39,21 @@ inline CurveSettings gpu_curve(const std::string& folder, DType dtype, int32_t v
   return settings;
 }
 
+/// What the search for a GPU finds, where the fake one is there.
+inline device::GpuFound fake_gpu(const std::shared_ptr<device::testing::FakeCuda>& fake) {
+  device::GpuFound found;
+  found.description = "the fake GPU";
+  found.make_device = [fake](const device::GpuOptions& how) {
+    return std::make_unique<device::cuda::CudaDevice>(fake, 0, how);
+  };
+  return found;
+}
+
 /// The options of a run on the fake GPU.
 inline engine::EngineOptions on_gpu(engine::EngineOptions options,
                                     const std::shared_ptr<device::testing::FakeCuda>& fake,
                                     const device::GpuOptions& how = {}) {
-  device::GpuFound found;
-  found.description = "the fake GPU";
-  found.make_device = [fake](const device::GpuOptions& made) {
-    return std::make_unique<device::cuda::CudaDevice>(fake, 0, made);
-  };
-  engine::use_gpu(options, found, how);
+  engine::use_gpu(options, fake_gpu(fake), how);
   return options;
 }
 

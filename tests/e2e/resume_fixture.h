@@ -12,14 +12,19 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "e2e/small_model.h"
 #include "engine/config/resolve.h"
 #include "engine/export.h"
+#include "engine/import.h"
 #include "engine/run_access.h"
+#include "engine/run_plan.h"
+#include "engine/run_setup.h"
 #include "engine/trainer.h"
 #include "model/checkpoint.h"
 #include "model/model_config.h"
 #include "proto/config_parser.h"
 #include "support/temporary_folder.h"
+#include "tiers/catalog.h"
 
 namespace headrace::test {
 
@@ -54,33 +59,49 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-inline model::ModelConfig small_model() {
-  model::ModelConfig config;
-  config.family = model::Family::qwen3;
-  config.vocab_size = 301;
-  config.hidden_size = 96;
-  config.intermediate_size = 200;
-  config.layers = 3;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 32;
-  config.max_positions = 64;
-  config.qk_norm = true;
-  return config;
+inline std::string read_bytes(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// Token data of random tokens below `vocabulary`.
+inline void write_random_tokens(const fs::path& path, size_t count, uint64_t vocabulary) {
+  std::vector<uint16_t> tokens(count);
+  Random random(9, 0);
+  for (uint16_t& token : tokens) {
+    token = static_cast<uint16_t>(random.below(vocabulary));
+  }
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(tokens.data()),
+             static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
+}
+
+/// Trains up to `stop_after`, as after Ctrl-C in that step.
+inline engine::TrainSummary train_up_to(const engine::TrainJob& job,
+                                        const engine::Settings& settings, int64_t stop_after) {
+  std::atomic<bool> stop{false};
+  engine::TrainObserver observer;
+  observer.step = [&](const engine::StepReport& report, int64_t) {
+    stop = report.step >= stop_after && report.step < job.steps;
+  };
+  return engine::train(job, settings, observer, stop);
+}
+
+/// Changes a bit of the byte at `offset` in an extent of a run.
+inline void flip_bit(const std::string& run_directory, const tiers::Extent& extent,
+                     int64_t offset) {
+  std::fstream file(run_directory + "/data-" + std::to_string(extent.file),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  const auto byte = static_cast<char>(file.seekg(extent.offset + offset).get());
+  file.seekp(extent.offset + offset).put(static_cast<char>(byte ^ 4));
+  ASSERT_TRUE(file.good());
 }
 
 class ResumeTest : public ::testing::Test {
  protected:
   explicit ResumeTest(const model::ModelConfig& config = small_model()) {
     model::init_model(config, DType::f32, 3, folder_ / "model");
-    std::vector<uint16_t> tokens(5000);
-    Random random(9, 0);
-    for (uint16_t& token : tokens) {
-      token = static_cast<uint16_t>(random.below(301));
-    }
-    std::ofstream(folder_ / "tokens.bin", std::ios::binary)
-        .write(reinterpret_cast<const char*>(tokens.data()),
-               static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
+    write_random_tokens(folder_ / "tokens.bin", 5000, 301);
   }
 
   json config_of(const Case& each) const {
@@ -127,16 +148,9 @@ class ResumeTest : public ::testing::Test {
     return engine::resolve(proto::parse_config(config.dump(), "c.json").config, context).settings;
   }
 
-  /// Trains up to `stop_after`, as after Ctrl-C in that step.
   engine::TrainSummary train(const engine::TrainJob& job, const json& config,
                              int64_t stop_after = kSteps) const {
-    const engine::Settings settings = settings_of(job, config);
-    std::atomic<bool> stop{false};
-    engine::TrainObserver observer;
-    observer.step = [&](const engine::StepReport& report, int64_t) {
-      stop = report.step >= stop_after && report.step < job.steps;
-    };
-    return engine::train(job, settings, observer, stop);
+    return train_up_to(job, settings_of(job, config), stop_after);
   }
 
   Result result(const std::string& output) const {
@@ -151,8 +165,7 @@ class ResumeTest : public ::testing::Test {
       }
       result.curve.push_back(values);
     }
-    std::ifstream file(folder_ / (output + "/model.safetensors"), std::ios::binary);
-    result.weights = std::string(std::istreambuf_iterator<char>(file), {});
+    result.weights = read_bytes(folder_ / (output + "/model.safetensors"));
     return result;
   }
 
@@ -179,15 +192,65 @@ class ResumeTest : public ::testing::Test {
     const fs::path base = folder_ / (output + "_export");
     for (const auto& entry : fs::recursive_directory_iterator(base)) {
       if (entry.is_regular_file()) {
-        std::ifstream file(entry.path(), std::ios::binary);
-        files[fs::relative(entry.path(), base)] =
-            std::string(std::istreambuf_iterator<char>(file), {});
+        files[fs::relative(entry.path(), base)] = read_bytes(entry.path());
       }
     }
     return files;
   }
 
   TemporaryFolder folder_;
+};
+
+/// A model that is cut into tiles where the device is small.
+class TiledResumeTest : public ResumeTest {
+ protected:
+  static constexpr int64_t kWholeDevice = int64_t{256} << 20;
+
+  TiledResumeTest(const model::ModelConfig& model, int64_t vocab_tile)
+      : ResumeTest(model), model_(model), vocab_tile_(vocab_tile) {}
+
+  json config_with_device(const Case& each, int64_t device_memory) const {
+    json config = config_of(each);
+    config["headrace"]["vocab_tile"] = vocab_tile_;
+    config["headrace"]["device_memory"] = device_memory;
+    config["activation_checkpointing"]["cpu_checkpointing"] = true;
+    return config;
+  }
+
+  engine::MemoryPlan plan_of(const json& config) const {
+    const auto options = engine::make_engine_options(settings_of(job("whole"), config), 32);
+    const auto device = device::make_cpu_device();
+    return engine::plan_memory(
+        model::Network(model_, options.dtype, options.shape, *device, options.vocab_tile), options);
+  }
+
+  /// In the smallest device that works.
+  json tight_config(const Case& each) const {
+    return config_with_device(
+        each, plan_of(config_with_device(each, kWholeDevice)).minimum_device.count());
+  }
+
+  /// Into whole values and back into tiles, through files.
+  void expect_an_import_goes_on() {
+    const json tight = tight_config({});
+    train(job("whole", 4), tight);
+    exported("whole");
+    engine::ImportOptions import;
+    import.input_folder = folder_ / "whole_export/universal";
+    import.model_folder = folder_ / "model";
+    import.output_folder = folder_ / "moved";
+    import.paths = {folder_ / "nvme"};
+    import.next_sequence = 8;
+    engine::import_run(import, [](int64_t, int64_t) {});
+    for (const char* output : {"whole", "moved"}) {
+      EXPECT_EQ(train(job(output), tight).resumed_from, 4);
+    }
+    EXPECT_EQ(result("moved").weights, result("whole").weights);
+  }
+
+ private:
+  model::ModelConfig model_;
+  int64_t vocab_tile_;
 };
 
 }  // namespace headrace::test

@@ -7,14 +7,10 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/random.h"
 #include "e2e/resume_fixture.h"
 #include "engine/export.h"
-#include "engine/import.h"
 #include "engine/repair.h"
 #include "engine/run_access.h"
-#include "engine/run_plan.h"
-#include "engine/run_setup.h"
 #include "engine/run_state.h"
 #include "tiers/catalog.h"
 
@@ -28,6 +24,7 @@ using test::kSteps;
 using test::Result;
 using test::ResumeTest;
 using test::small_model;
+using test::TiledResumeTest;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -120,9 +117,9 @@ TEST_F(ResumeTest, ASplitMasterGoesOnAsAWholeOne) {
 }
 
 /// A vocabulary of up to eight tiles where the device is small.
-class TiledResume : public ResumeTest, public ::testing::WithParamInterface<bool> {
+class TiledResume : public TiledResumeTest, public ::testing::WithParamInterface<bool> {
  protected:
-  TiledResume() : ResumeTest(wide_model()) {}
+  TiledResume() : TiledResumeTest(wide_model(), 128) {}
 
   static model::ModelConfig wide_model() {
     model::ModelConfig config = small_model();
@@ -132,29 +129,13 @@ class TiledResume : public ResumeTest, public ::testing::WithParamInterface<bool
     config.tie_word_embeddings = GetParam();
     return config;
   }
-
-  json config_with_device(const Case& each, int64_t device_memory) const {
-    json config = config_of(each);
-    config["headrace"]["vocab_tile"] = 128;
-    config["headrace"]["device_memory"] = device_memory;
-    config["activation_checkpointing"]["cpu_checkpointing"] = true;
-    return config;
-  }
-
-  engine::MemoryPlan plan_of(const json& config) const {
-    const auto options = engine::make_engine_options(settings_of(job("whole"), config), 32);
-    const auto device = device::make_cpu_device();
-    return engine::plan_memory(
-        model::Network(wide_model(), options.dtype, options.shape, *device, options.vocab_tile),
-        options);
-  }
 };
 
 TEST_P(TiledResume, GoesOnWithOtherTilesBitForBit) {
   for (const Case& each : {Case{"nvme", 1, 1.0, "bf16"}, Case{"cpu", 2, 0.0, "fp16"},
                            Case{"nvme", 1, 1.0, "bf16", "step", true}}) {
     SCOPED_TRACE(each.name());
-    const json wide = config_with_device(each, int64_t{256} << 20);
+    const json wide = config_with_device(each, kWholeDevice);
     const engine::MemoryPlan whole_matrices = plan_of(wide);
     EXPECT_EQ(whole_matrices.layout.vocab_tiles, 1);
     const int64_t least = whole_matrices.minimum_device.count();
@@ -180,26 +161,11 @@ TEST_P(TiledResume, GoesOnWithOtherTilesBitForBit) {
 }
 
 TEST_P(TiledResume, AnImportGoesOnInTiles) {
-  const Case each;
-  const json wide = config_with_device(each, int64_t{256} << 20);
-  const json tight = config_with_device(each, plan_of(wide).minimum_device.count());
-  train(job("whole", 4), tight);
-  exported("whole");
-  engine::ImportOptions import;
-  import.input_folder = folder_ / "whole_export/universal";
-  import.model_folder = folder_ / "model";
-  import.output_folder = folder_ / "moved";
-  import.paths = {folder_ / "nvme"};
-  import.next_sequence = 8;
-  engine::import_run(import, [](int64_t, int64_t) {});
-  for (const char* output : {"whole", "moved"}) {
-    EXPECT_EQ(train(job(output), tight).resumed_from, 4);
-  }
-  EXPECT_EQ(result("moved").weights, result("whole").weights);
+  expect_an_import_goes_on();
 }
 
 TEST_P(TiledResume, WeightsOfEveryTileAreMadeAnewFromTheMaster) {
-  json config = config_with_device({}, int64_t{256} << 20);
+  json config = config_with_device({}, kWholeDevice);
   config["headrace"]["split_master"] = false;
   config["headrace"]["device_memory"] = plan_of(config).minimum_device.count();
   train(job("run", 2), config);
@@ -207,12 +173,7 @@ TEST_P(TiledResume, WeightsOfEveryTileAreMadeAnewFromTheMaster) {
   int64_t damaged = 0;
   for (const auto& [name, object] : tiers::read_catalog(directory + "/catalog").objects) {
     if (name.ends_with(".weights")) {
-      const tiers::Extent& extent = object.extents.front();
-      std::fstream file(directory + "/data-" + std::to_string(extent.file),
-                        std::ios::in | std::ios::out | std::ios::binary);
-      const auto byte = static_cast<char>(file.seekg(extent.offset + 100).get());
-      file.seekp(extent.offset + 100).put(static_cast<char>(byte ^ 4));
-      ASSERT_TRUE(file.good());
+      ASSERT_NO_FATAL_FAILURE(test::flip_bit(directory, object.extents.front(), 100));
       ++damaged;
     }
   }

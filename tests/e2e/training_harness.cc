@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/random.h"
+#include "engine/run_plan.h"
 
 namespace headrace::test {
 
@@ -23,21 +24,51 @@ void append_packed(const model::CheckpointReader& reader, const model::ModuleSpe
   }
 }
 
-}  // namespace
-
-Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) {
-  const TemporaryFolder folder;
-  const TemporaryFolder nvme;
-  const model::CheckpointReader reader(settings.model_folder);
+/// What follows from the settings, and an nvme tier.
+void fill_in(engine::EngineOptions& options, const CurveSettings& settings) {
   options.dtype = settings.dtype;
   options.shape = settings.shape;
   options.memory.state.moments = engine::moment_count(settings.optimizer, settings.momentum);
   options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
   options.memory.has_nvme = true;
-  options.nvme_paths = {nvme.path()};
   if (options.nvme_budget == Bytes(0)) {
     options.nvme_budget = options.memory.nvme_budget = kGiB * 2;
   }
+}
+
+/// Calls use(network) with what is computed, on the device of the options.
+template <class Use>
+auto with_network(const CurveSettings& settings, const engine::EngineOptions& options,
+                  const Use& use) {
+  const model::CheckpointReader reader(settings.model_folder);
+  const auto device = options.make_device ? options.make_device() : device::make_cpu_device();
+  return use(model::Network(reader.config(), options.dtype, options.shape, *device,
+                            options.vocab_tile, options.block_piece));
+}
+
+}  // namespace
+
+engine::MinimumBudgets least_budgets(const CurveSettings& settings, engine::EngineOptions options) {
+  fill_in(options, settings);
+  return with_network(settings, options, [&](const model::Network& network) {
+    return engine::minimum_budgets(network.config(), options.dtype, options.shape,
+                                   engine::network_needs(network), options.memory);
+  });
+}
+
+engine::MemoryPlan plan_of(const CurveSettings& settings, engine::EngineOptions options) {
+  fill_in(options, settings);
+  return with_network(settings, options, [&](const model::Network& network) {
+    return engine::plan_memory(network, options);
+  });
+}
+
+Curve train_curve(const CurveSettings& settings, engine::EngineOptions options) {
+  const TemporaryFolder folder;
+  const TemporaryFolder nvme;
+  const model::CheckpointReader reader(settings.model_folder);
+  fill_in(options, settings);
+  options.nvme_paths = {nvme.path()};
   Curve curve;
   engine::Engine engine(reader.config(), options);
   engine.load(reader, [](Elements) {});
@@ -128,6 +159,12 @@ std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t s
     }
   }
   return result;
+}
+
+void expect_same_bits(const Curve& curve, const Curve& expected) {
+  EXPECT_EQ(curve.losses, expected.losses);
+  EXPECT_EQ(curve.gradient_norms, expected.gradient_norms);
+  EXPECT_TRUE(curve.weights == expected.weights);
 }
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {

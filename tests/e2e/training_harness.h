@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "model/checkpoint.h"
 #include "model/token_data.h"
 #include "support/temporary_folder.h"
@@ -47,6 +48,10 @@ struct CurveSettings {
 /// filled in.
 Curve train_curve(const CurveSettings& settings, engine::EngineOptions options);
 
+/// The smallest budgets that train_curve() runs with, and its plan.
+engine::MinimumBudgets least_budgets(const CurveSettings& settings, engine::EngineOptions options);
+engine::MemoryPlan plan_of(const CurveSettings& settings, engine::EngineOptions options);
+
 /// Batches of a token window [sequences, seq + 1]: ids are all but the last column, labels all but
 /// the first.
 model::TokenBatch batch_from_windows(const int32_t* windows, int64_t sequences, int64_t seq);
@@ -56,6 +61,9 @@ std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t s
                                                          int64_t micro_batches,
                                                          model::BatchShape shape,
                                                          int32_t vocabulary);
+
+/// Says where the curves differ, but for their weights, which are many.
+void expect_same_bits(const Curve& curve, const Curve& expected);
 
 /// Largest absolute difference between two weight vectors of equal length.
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b);

@@ -54,6 +54,17 @@ std::map<size_t, std::vector<size_t>> positions_of(const StepTrace& trace, StepK
 }
 
 /// The CPU never touches device memory, nor the device that of the host.
+void expect_lanes_find_their_objects(const MemoryPlan& made) {
+  for (const StepTrace* trace : {&made.training, &made.evaluation, &made.load, &made.save}) {
+    for (const scheduler::Operation& operation : trace->trace.operations) {
+      for (const scheduler::Use& use : operation.uses) {
+        EXPECT_EQ(use.tier == Tier::device, operation.lane == scheduler::Lane::compute)
+            << operation.name << " of " << trace->trace.name;
+      }
+    }
+  }
+}
+
 TEST(StepTrace, EveryLaneFindsItsObjectsInItsTier) {
   for (const std::optional<Tier>& optimizer : {std::optional<Tier>(), std::optional(Tier::host)}) {
     for (const bool tied : {false, true}) {
@@ -65,16 +76,7 @@ TEST(StepTrace, EveryLaneFindsItsObjectsInItsTier) {
           request.fp32_gradients = fp32_gradients;
           request.device_memory = kGiB;
           request.host_memory = kGiB;
-          const MemoryPlan made = plan(small_model(tied), DType::bf16, request);
-          for (const StepTrace* trace :
-               {&made.training, &made.evaluation, &made.load, &made.save}) {
-            for (const scheduler::Operation& operation : trace->trace.operations) {
-              for (const scheduler::Use& use : operation.uses) {
-                EXPECT_EQ(use.tier == Tier::device, operation.lane == scheduler::Lane::compute)
-                    << operation.name << " of " << trace->trace.name;
-              }
-            }
-          }
+          expect_lanes_find_their_objects(plan(small_model(tied), DType::bf16, request));
         }
       }
     }

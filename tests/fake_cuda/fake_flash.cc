@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "device/cuda/kernels/flash_dispatch.inl.h"
+#include "tests/fake_cuda/argument_bytes.h"
 #include "tests/fake_cuda/lockstep_block.h"
 // Last: nothing is fused from here on, as nvcc is told too.
 #include "base/exact_float.h"
@@ -62,15 +63,6 @@ struct RunFlash {
       counts.passes += shared.passes();
       counts.conflicts += shared.conflicts();
     }
-    return true;
-  }
-};
-
-struct ArgumentBytes {
-  size_t& size;
-  template <class Kernel>
-  bool operator()() const {
-    size = sizeof(typename Kernel::Arguments);
     return true;
   }
 };

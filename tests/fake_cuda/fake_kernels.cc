@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/cuda/kernels/dispatch.inl.h"
+#include "tests/fake_cuda/argument_bytes.h"
 #include "tests/fake_cuda/fake_block.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/fake_flash.h"
@@ -35,15 +36,6 @@ struct RunBlocks {
         Kernel::run(FakeBlock(x, y, base), typed);
       }
     }
-    return true;
-  }
-};
-
-struct ArgumentBytes {
-  size_t& size;
-  template <class Kernel>
-  bool operator()() const {
-    size = sizeof(typename Kernel::Arguments);
     return true;
   }
 };

@@ -20,6 +20,11 @@ ModelConfig wide_config() {
 /// Of two heads of queries.
 constexpr int64_t kPerKvHead = 20;
 
+BlockCut pieces_of(int64_t piece) {
+  const auto device = device::make_cpu_device();
+  return Network(wide_config(), DType::f32, {1, 8}, *device, 4096, piece).block_pieces();
+}
+
 double gradients_of(const ModelConfig& config, DType dtype, NetworkHarness::Options options,
                     NamedValues& gradients) {
   NetworkHarness harness(config, dtype, {2, 9}, options);
@@ -53,11 +58,9 @@ TEST(BlockTiles, OnlyRoundOtherwiseThanWholeBlocks) {
   NamedValues expected;
   const double expected_loss = gradients_of(wide_config(), DType::f32, {}, expected);
   for (const int64_t piece : {int64_t{1}, int64_t{12}, 2 * kPerKvHead}) {
-    NetworkHarness harness(wide_config(), DType::f32, {1, 8}, {.block_piece = piece});
     NamedValues gradients;
-    const double loss =
-        gradients_of(wide_config(), DType::f32,
-                     {.cut = harness.network().block_pieces(), .block_piece = piece}, gradients);
+    const double loss = gradients_of(wide_config(), DType::f32,
+                                     {.cut = pieces_of(piece), .block_piece = piece}, gradients);
     EXPECT_NEAR(loss, expected_loss, 1e-6 * expected_loss);
     ASSERT_EQ(gradients.size(), expected.size());
     for (const auto& [name, values] : gradients) {
@@ -67,14 +70,10 @@ TEST(BlockTiles, OnlyRoundOtherwiseThanWholeBlocks) {
 }
 
 TEST(BlockTiles, PiecesAreWholeHeadsAndFitTheBlock) {
-  const auto device = device::make_cpu_device();
-  const auto pieces = [&](int64_t size) {
-    return Network(wide_config(), DType::f32, {1, 8}, *device, 4096, size).block_pieces();
-  };
-  EXPECT_EQ(pieces(1), (BlockCut{1, 1}));
-  EXPECT_EQ(pieces(2 * kPerKvHead - 1), (BlockCut{1, 28}));
-  EXPECT_EQ(pieces(2 * kPerKvHead), (BlockCut{2, 28}));
-  EXPECT_EQ(pieces(512), (BlockCut{3, 28}));
+  EXPECT_EQ(pieces_of(1), (BlockCut{1, 1}));
+  EXPECT_EQ(pieces_of(2 * kPerKvHead - 1), (BlockCut{1, 28}));
+  EXPECT_EQ(pieces_of(2 * kPerKvHead), (BlockCut{2, 28}));
+  EXPECT_EQ(pieces_of(512), (BlockCut{3, 28}));
 }
 
 TEST(BlockTiles, HaveEveryElementOfTheBlockOnce) {

@@ -195,9 +195,14 @@ Network::BlockTile NetworkHarness::mlp_tile(int64_t layer, int64_t tile) const {
           packed_[mlp_index(layer, tile)].weights->data()};
 }
 
-void NetworkHarness::attention_tiles_forward(int64_t layer, std::byte* out) {
-  auto* const sum = reinterpret_cast<float*>(block_sum_->data());
+/// What goes from tile to tile of a cut block, with nothing in it.
+float* NetworkHarness::fresh_block_sum() {
   stream_->run_on_host([this] { block_sum_->poison(); });
+  return reinterpret_cast<float*>(block_sum_->data());
+}
+
+void NetworkHarness::attention_tiles_forward(int64_t layer, std::byte* out) {
+  float* const sum = fresh_block_sum();
   for (int64_t tile = 0; tile < options_.cut.attention_tiles(network_.config()); ++tile) {
     network_.attention_tile_forward(*stream_, attention_tile(layer, tile), activation(layer), sum,
                                     out, workspace(network_.block_tile_workspace()));
@@ -205,10 +210,9 @@ void NetworkHarness::attention_tiles_forward(int64_t layer, std::byte* out) {
 }
 
 void NetworkHarness::block_tiles_forward(int64_t layer) {
-  auto* const sum = reinterpret_cast<float*>(block_sum_->data());
   std::byte* const out = activation(layer + 1);
   attention_tiles_forward(layer, out);
-  stream_->run_on_host([this] { block_sum_->poison(); });
+  float* const sum = fresh_block_sum();
   for (int64_t tile = 0; tile < options_.cut.mlp_tiles(network_.config()); ++tile) {
     network_.mlp_tile_forward(*stream_, mlp_tile(layer, tile), out, sum, out,
                               workspace(network_.block_tile_workspace()));
@@ -219,18 +223,17 @@ void NetworkHarness::block_tiles_forward(int64_t layer) {
 void NetworkHarness::block_tiles_backward(int64_t layer, std::byte* gradient) {
   const Bytes size = network_.block_tile_workspace();
   const BlockCut& cut = options_.cut;
-  auto* const sum = reinterpret_cast<float*>(block_sum_->data());
   const Module& attention_norms = packed_[block_index(layer)];
   const Module& mlp_norms = packed_[mlp_norms_index(layer)];
   attention_tiles_forward(layer, residual_->data());
-  stream_->run_on_host([this] { block_sum_->poison(); });
+  float* sum = fresh_block_sum();
   for (int64_t tile = cut.mlp_tiles(network_.config()); tile-- > 0;) {
     network_.mlp_tile_backward(*stream_, mlp_tile(layer, tile), residual_->data(), gradient, sum,
                                packed_[mlp_index(layer, tile)].gradient->data(), workspace(size));
   }
   network_.mlp_finish(*stream_, mlp_norms.weights->data(), residual_->data(), sum, gradient,
                       mlp_norms.gradient->data(), workspace(size));
-  stream_->run_on_host([this] { block_sum_->poison(); });
+  sum = fresh_block_sum();
   for (int64_t tile = cut.attention_tiles(network_.config()); tile-- > 0;) {
     network_.attention_tile_backward(
         *stream_, attention_tile(layer, tile), activation(layer), gradient, sum,

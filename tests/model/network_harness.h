@@ -96,6 +96,7 @@ class NetworkHarness {
   void forward();
   Network::BlockTile attention_tile(int64_t layer, int64_t tile) const;
   Network::BlockTile mlp_tile(int64_t layer, int64_t tile) const;
+  float* fresh_block_sum();
   void attention_tiles_forward(int64_t layer, std::byte* out);
   void block_tiles_forward(int64_t layer);
   void block_tiles_backward(int64_t layer, std::byte* gradient);

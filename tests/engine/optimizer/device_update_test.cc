@@ -82,12 +82,16 @@ class DeviceUpdateTest : public device::testing::DeviceTest {
   };
 };
 
+/// Sums of gradients lie on the host only.
+std::vector<Variant> device_variants() {
+  std::vector<Variant> variants = all_variants();
+  std::erase_if(variants, [](const Variant& variant) { return variant.accumulated; });
+  return variants;
+}
+
 TEST_P(DeviceUpdateTest, HasTheBitsOfTheHost) {
   for (const UpdateOptions& options : option_mix()) {
-    for (const Variant& variant : all_variants()) {
-      if (variant.accumulated) {
-        continue;
-      }
+    for (const Variant& variant : device_variants()) {
       SCOPED_TRACE(variant.name());
       // Pieces of the GPU's blocks and of the CPU's stack; with shift 0 moved in packs.
       for (const int64_t count : {1, 7, 300, 4096 + 13}) {
@@ -115,10 +119,7 @@ TEST_P(DeviceUpdateTest, SpecialValues) {
                           3.4e38F, -3.4e38F, 65520.0F,  6e-8F,      1.0F, -2e-6F};
   constexpr int64_t kKinds = std::size(values);
   for (const UpdateOptions& options : option_mix()) {
-    for (const Variant& variant : all_variants()) {
-      if (variant.accumulated) {
-        continue;
-      }
+    for (const Variant& variant : device_variants()) {
       SCOPED_TRACE(variant.name());
       Arrays start(variant, kKinds * kKinds);
       for (int64_t i = 0; i < start.count(); ++i) {
@@ -240,11 +241,8 @@ HEADRACE_DEVICE_SUITE(DeviceUpdateTest);
 
 /// So that a run without a GPU says so.
 TEST(GpuUpdate, IsThere) {
-  if (std::getenv("HEADRACE_TEST_GPU") == nullptr) {
-    GTEST_SKIP() << "ctest -L gpu runs it";
-  }
-  if (const device::GpuSearch search = device::find_gpu(); !search.gpu) {
-    GTEST_SKIP() << "SKIPPED: " << search.refusal;
+  if (const device::GpuSearch search = headrace::test::find_gpu_for_tests(); !search.gpu) {
+    GTEST_SKIP() << search.refusal;
   }
 }
 

@@ -17,8 +17,7 @@ namespace headrace::engine::testing {
 struct Moments {
   explicit Moments(int64_t count)
       : words(static_cast<size_t>(count) + 64, 0x5a),
-        scales(static_cast<size_t>((count + kMomentBlock.count() - 1) / kMomentBlock.count()) + 64,
-               0x5a) {}
+        scales(static_cast<size_t>(moment_blocks(Elements(count)).count()) + 64, 0x5a) {}
 
   /// Any words, with scales near that of 1.
   void fill(uint64_t seed, int64_t count) {
@@ -26,7 +25,7 @@ struct Moments {
     for (int64_t i = 0; i < count; ++i) {
       words[static_cast<size_t>(i)] = static_cast<uint8_t>(random.next_u32());
     }
-    for (int64_t i = 0; i < (count + kMomentBlock.count() - 1) / kMomentBlock.count(); ++i) {
+    for (int64_t i = 0; i < moment_blocks(Elements(count)).count(); ++i) {
       scales[static_cast<size_t>(i)] = static_cast<uint8_t>(115 + random.below(14));
     }
   }

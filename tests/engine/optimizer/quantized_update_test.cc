@@ -80,8 +80,7 @@ std::vector<UpdateOptions> options_with_8_bits() {
 
 TEST(QuantizedUpdate, EqualsTheOracleOnEveryInstructionSet) {
   for (const UpdateOptions& options : options_with_8_bits()) {
-    for (const MasterKind master : {MasterKind::plain, MasterKind::with_bf16, MasterKind::with_f16,
-                                    MasterKind::split, MasterKind::weight}) {
+    for (const MasterKind master : testing::kMasterKinds) {
       for (const bool accumulated : {false, true}) {
         const Variant variant{master, DType::f32, accumulated ? DType::f32 : DType::bf16,
                               accumulated};

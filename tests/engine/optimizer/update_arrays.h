@@ -16,6 +16,9 @@
 namespace headrace::engine::testing {
 
 enum class MasterKind : uint8_t { plain, with_bf16, with_f16, split, weight };
+inline constexpr MasterKind kMasterKinds[] = {MasterKind::plain, MasterKind::with_bf16,
+                                              MasterKind::with_f16, MasterKind::split,
+                                              MasterKind::weight};
 
 /// One kernel: where the master is, what is stored how.
 struct Variant {
@@ -33,8 +36,7 @@ struct Variant {
 
 inline std::vector<Variant> all_variants() {
   std::vector<Variant> variants;
-  for (const MasterKind master : {MasterKind::plain, MasterKind::with_bf16, MasterKind::with_f16,
-                                  MasterKind::split, MasterKind::weight}) {
+  for (const MasterKind master : kMasterKinds) {
     for (const DType moments : {DType::f32, DType::bf16}) {
       for (const DType gradient : {DType::f32, DType::bf16, DType::f16}) {
         for (const bool accumulated : {false, true}) {
