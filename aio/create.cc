@@ -32,11 +32,12 @@ void check(const IoEngineOptions& options) {
   }
   const IoLimits& limits = options.limits;
   if (limits.read_bytes_per_second < 0 || limits.write_bytes_per_second < 0 ||
-      limits.latency.count() < 0) {
+      limits.both_bytes_per_second < 0 || limits.latency.count() < 0) {
     throw InputError(fmt::format(
-        "I/O limits (headrace.nvme_read_limit, headrace.nvme_write_limit) are {} and "
+        "I/O limits (headrace.nvme_read_limit, nvme_write_limit, nvme_limit) are {}, {} and "
         "{} bytes per second, latency {} ns: use values above 0, or 0 for no limit",
-        limits.read_bytes_per_second, limits.write_bytes_per_second, limits.latency.count()));
+        limits.read_bytes_per_second, limits.write_bytes_per_second, limits.both_bytes_per_second,
+        limits.latency.count()));
   }
   if (options.threads < 1 || options.threads > kThreadsMax) {
     throw InputError(fmt::format("I/O threads are {}: use 1 to {}", options.threads, kThreadsMax));

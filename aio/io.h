@@ -50,10 +50,12 @@ const char* to_string(SubmissionMode mode);
 struct IoLimits {
   double read_bytes_per_second = 0;     ///< 0: no limit
   double write_bytes_per_second = 0;    ///< 0: no limit
+  double both_bytes_per_second = 0;     ///< reads and writes together; 0: no limit
   std::chrono::nanoseconds latency{0};  ///< added to every transfer of one block
 
   bool any() const {
-    return read_bytes_per_second > 0 || write_bytes_per_second > 0 || latency.count() > 0;
+    return read_bytes_per_second > 0 || write_bytes_per_second > 0 || both_bytes_per_second > 0 ||
+           latency.count() > 0;
   }
 };
 

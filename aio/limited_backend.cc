@@ -56,33 +56,55 @@ void WakeTimer::run() {
 LimitedBackend::LimitedBackend(std::unique_ptr<Backend> backend, const IoLimits& limits)
     : backend_(std::move(backend)),
       limits_(limits),
-      lanes_{RateLane(limits.read_bytes_per_second), RateLane(limits.write_bytes_per_second)},
+      lanes_(limits),
       reaped_(kReapedMax),
       timer_(*backend_) {}
 
 void LimitedBackend::submit(std::span<const PartRequest> parts) {
   const Clock::time_point now = Clock::now();
   for (const PartRequest& part : parts) {
-    const RateLane::Slot slot =
-        lanes_[index_of(part.operation)].admit(now, Bytes(int64_t{part.length}));
-    due_.resize(std::max(due_.size(), size_t{part.token} + 1));
-    due_[part.token] = slot.end + limits_.latency;
-    waiting_[index_of(part.operation)].push_back({part, slot.begin});
+    lanes_.admit(part.operation, part.token, Bytes(int64_t{part.length}), now);
+    progress_.resize(std::max(progress_.size(), size_t{part.token} + 1));
+    waiting_[index_of(part.operation)].push_back(part);
+    bytes_waiting_[index_of(part.operation)] += part.length;
   }
   send_due(now);
 }
 
+double LimitedBackend::seconds_to_turn(IoOperation operation) const {
+  return lanes_.seconds_for(operation,
+                            lanes_.bytes_waiting(operation) - bytes_waiting_[index_of(operation)]);
+}
+
 /// Hands over what has its turn soon.
 void LimitedBackend::send_due(Clock::time_point now) {
+  note_served(now);
   batch_.clear();
-  for (std::deque<Waiting>& waiting : waiting_) {
-    while (!waiting.empty() && waiting.front().begin <= now + kLead) {
-      batch_.push_back(waiting.front().part);
+  for (const IoOperation operation : {IoOperation::read, IoOperation::write}) {
+    std::deque<PartRequest>& waiting = waiting_[index_of(operation)];
+    while (!waiting.empty() && seconds_to_turn(operation) <= kLeadSeconds) {
+      bytes_waiting_[index_of(operation)] -= waiting.front().length;
+      batch_.push_back(waiting.front());
       waiting.pop_front();
     }
   }
   if (!batch_.empty()) {
     backend_->submit(batch_);
+  }
+}
+
+void LimitedBackend::note_served(Clock::time_point now) {
+  for (const DriveLanes::End& end : lanes_.take_served(now)) {
+    progress_[end.token].served = end.time;
+    end_if_complete(end.token);
+  }
+}
+
+void LimitedBackend::end_if_complete(uint32_t token) {
+  Progress& progress = progress_[token];
+  if (progress.completion && progress.served) {
+    ended_.push({*progress.completion, *progress.served + limits_.latency});
+    progress = {};
   }
 }
 
@@ -95,11 +117,15 @@ size_t LimitedBackend::take_due(std::span<PartCompletion> ready, Clock::time_poi
   return count;
 }
 
-LimitedBackend::Clock::time_point LimitedBackend::next_event() const {
-  Clock::time_point next = ended_.empty() ? Clock::time_point::max() : ended_.top().due;
-  for (const std::deque<Waiting>& waiting : waiting_) {
-    if (!waiting.empty()) {
-      next = std::min(next, waiting.front().begin - kLead);
+LimitedBackend::Clock::time_point LimitedBackend::next_event(Clock::time_point now) const {
+  Clock::time_point next = lanes_.next_end();
+  if (!ended_.empty()) {
+    next = std::min(next, ended_.top().due);
+  }
+  for (const IoOperation operation : {IoOperation::read, IoOperation::write}) {
+    if (!waiting_[index_of(operation)].empty()) {
+      const std::chrono::duration<double> wait(seconds_to_turn(operation) - kLeadSeconds);
+      next = std::min(next, now + std::chrono::duration_cast<Clock::duration>(wait));
     }
   }
   return next;
@@ -111,10 +137,11 @@ size_t LimitedBackend::reap(std::span<PartCompletion> ready) {
   if (const size_t count = take_due(ready, now); count > 0) {
     return count;
   }
-  timer_.set(next_event());
+  timer_.set(next_event(now));
   const size_t reaped = backend_->reap(reaped_);
   for (size_t i = 0; i < reaped; ++i) {
-    ended_.push({reaped_[i], due_[reaped_[i].token]});
+    progress_[reaped_[i].token].completion = reaped_[i];
+    end_if_complete(reaped_[i].token);
   }
   now = Clock::now();
   send_due(now);
@@ -131,6 +158,7 @@ std::string LimitedBackend::features() const {
   };
   add("reads", limits_.read_bytes_per_second);
   add("writes", limits_.write_bytes_per_second);
+  add("reads and writes together", limits_.both_bytes_per_second);
   return text;
 }
 

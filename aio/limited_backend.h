@@ -7,13 +7,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "aio/backend.h"
-#include "base/rate_lane.h"
+#include "aio/drive_lanes.h"
 
 namespace headrace::aio {
 
@@ -41,16 +42,17 @@ class WakeTimer {
   std::thread thread_;
 };
 
-/// Any backend as a drive of known rate and latency, slower than it is: reads and writes are two
-/// serial channels (RateLane), and a part ends not before its channel is done with it and the
-/// latency has passed. Parts go to the backend up to kLead ahead of their turn, so that its own
-/// swings do not show and what shares the drive sees an even load. Files pass through; so do
-/// results. Owns the backend and one thread, which sleeps but for one wake-up per part at most.
+/// Any backend as a drive of known rates and latency, slower than it is (DriveLanes): a part ends
+/// not before its direction has served it and the latency has passed. Parts go to the backend up to
+/// kLead ahead of their turn, so that its own swings do not show and what shares the drive sees an
+/// even load. Files pass through; so do results. Owns the backend and one thread, which sleeps but
+/// for one wake-up per part at most.
 class LimitedBackend : public Backend {
  public:
   LimitedBackend(std::unique_ptr<Backend> backend, const IoLimits& limits);
 
   static constexpr std::chrono::milliseconds kLead{20};
+  static constexpr double kLeadSeconds = std::chrono::duration<double>(kLead).count();
 
   int open(const std::string& path, bool create, bool direct) override {
     return backend_->open(path, create, direct);
@@ -72,9 +74,10 @@ class LimitedBackend : public Backend {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Waiting {
-    PartRequest part;
-    Clock::time_point begin;
+  /// Of a part, until both are known.
+  struct Progress {
+    std::optional<PartCompletion> completion;
+    std::optional<Clock::time_point> served;
   };
   struct Ended {
     PartCompletion completion;
@@ -84,14 +87,19 @@ class LimitedBackend : public Backend {
   };
 
   void send_due(Clock::time_point now);
+  void note_served(Clock::time_point now);
+  void end_if_complete(uint32_t token);
+  /// Seconds until the first part that waits has its turn; negative: it has had it.
+  double seconds_to_turn(IoOperation operation) const;
   size_t take_due(std::span<PartCompletion> ready, Clock::time_point now);
-  Clock::time_point next_event() const;
+  Clock::time_point next_event(Clock::time_point now) const;
 
   std::unique_ptr<Backend> backend_;
   IoLimits limits_;
-  std::array<RateLane, 2> lanes_;               ///< by operation
-  std::array<std::deque<Waiting>, 2> waiting_;  ///< by operation; in order of their turn
-  std::vector<Clock::time_point> due_;          ///< by token, of parts under way
+  DriveLanes lanes_;
+  std::array<std::deque<PartRequest>, 2> waiting_;  ///< by operation; in order of their turn
+  std::array<double, 2> bytes_waiting_{};           ///< of them
+  std::vector<Progress> progress_;                  ///< by token
   std::priority_queue<Ended, std::vector<Ended>, std::greater<>> ended_;  ///< earliest on top
   std::vector<PartRequest> batch_;
   std::vector<PartCompletion> reaped_;

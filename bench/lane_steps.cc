@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "engine/run_plan.h"
 #include "model/checkpoint.h"
+#include "scheduler/costs.h"
 
 namespace headrace::bench {
 
@@ -56,12 +57,18 @@ engine::EngineOptions options_of(const LaneSetting& setting, const model::ModelC
   options.nvme_budget = kGiB * 8;
   options.io.limits.read_bytes_per_second = setting.nvme_read;
   options.io.limits.write_bytes_per_second = setting.nvme_write;
+  options.io.limits.both_bytes_per_second = setting.nvme_both;
   options.link_limit = setting.link;
   if (setting.compute_seconds > 0 || setting.cpu_seconds > 0) {
     options.least_seconds = [compute = setting.compute_seconds,
                              cpu = setting.cpu_seconds](const scheduler::Operation& operation) {
       return operation.lane == scheduler::Lane::compute ? compute : cpu;
     };
+  }
+  if (setting.nvme_both > 0) {
+    options.memory.rates.nvme_read = setting.nvme_read;
+    options.memory.rates.nvme_write = setting.nvme_write;
+    options.memory.rates.nvme_both = setting.nvme_both;
   }
   options.memory.has_nvme = true;
   options.memory.nvme_budget = options.nvme_budget;
@@ -103,6 +110,17 @@ scheduler::StepBound bound_of(const LaneSetting& setting, const engine::EngineRe
   set(Lane::nvme_write, report.traffic.nvme_write, setting.nvme_write);
   set(Lane::host_to_device, report.traffic.host_to_device, setting.link);
   set(Lane::device_to_host, report.traffic.device_to_host, setting.link);
+  double& reading = bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)];
+  double& writing = bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)];
+  if (setting.nvme_both > 0) {
+    scheduler::Rates rates;
+    rates.nvme_read = setting.nvme_read;
+    rates.nvme_write = setting.nvme_write;
+    rates.nvme_both = setting.nvme_both;
+    const scheduler::DriveSeconds drive = scheduler::drive_seconds(rates, {reading, writing});
+    reading = drive.reading;
+    writing = drive.writing;
+  }
   bound.seconds = 0;
   for (int lane = 0; lane < scheduler::kLaneCount; ++lane) {
     if (bound.lane_seconds[lane] > bound.seconds) {
@@ -166,9 +184,18 @@ LaneResult run_lanes(const LaneSetting& setting, const std::string& folder, int 
 namespace {
 
 std::string name_of(const LaneSetting& setting) {
-  return fmt::format("width {}, {}, budgets {} %, {} micro-batches, {}", setting.hidden,
-                     setting.weights == Tier::nvme ? "nvme" : "host", setting.host_percent,
-                     setting.micro_batches, setting.policy);
+  const char* const place = setting.nvme_both > 0           ? "shared nvme"
+                            : setting.weights == Tier::nvme ? "nvme"
+                                                            : "host";
+  return fmt::format("width {}, {}, budgets {} %, {} micro-batches, {}", setting.hidden, place,
+                     setting.host_percent, setting.micro_batches, setting.policy);
+}
+
+/// The drive of a setting, but with one limit for both directions.
+LaneSetting share_drive(LaneSetting setting) {
+  setting.nvme_both = 400e6;
+  setting.name = name_of(setting);
+  return setting;
 }
 
 }  // namespace
@@ -193,6 +220,9 @@ std::vector<LaneSetting> lane_matrix() {
             setting.cpu_seconds = 3e-3;
             setting.name = name_of(setting);
             settings.push_back(setting);
+            if (nvme && hidden == 192) {
+              settings.push_back(share_drive(setting));
+            }
           }
         }
       }
@@ -211,6 +241,11 @@ std::vector<LaneSetting> bound_settings() {
   drive.nvme_write = 240e6;
   drive.link = 0;
 
+  LaneSetting shared = drive;
+  shared.name = "bound by a drive with one limit";
+  shared.nvme_read = shared.nvme_write = 160e6;
+  shared.nvme_both = 200e6;
+
   LaneSetting link;
   link.name = "bound by the link";  // weights go up twice, gradients down once
   link.hidden = 96;
@@ -228,13 +263,13 @@ std::vector<LaneSetting> bound_settings() {
   compute.micro_batches = 3;
   compute.link = 0;
   compute.compute_seconds = 20e-3;
-  return {drive, link, compute};
+  return {drive, shared, link, compute};
 }
 
 std::vector<LaneSetting> machine_matrix() {
   std::vector<LaneSetting> settings = {bound_settings().front()};
   for (const LaneSetting& setting : lane_matrix()) {
-    if (setting.weights == Tier::nvme && setting.hidden == 192) {
+    if (setting.weights == Tier::nvme && setting.hidden == 192 && setting.nvme_both == 0) {
       settings.push_back(setting);
       settings.back().hidden = 768;
       settings.back().name = name_of(settings.back());

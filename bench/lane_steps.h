@@ -27,6 +27,7 @@ struct LaneSetting {
   // 0: as fast as the machine.
   double nvme_read = 300e6;  ///< bytes per second
   double nvme_write = 300e6;
+  double nvme_both = 0;  ///< reads and writes together
   double link = 600e6;
   double compute_seconds = 0;  ///< least time of each operation on the compute lane
   double cpu_seconds = 0;      ///< and of each on the lane of the CPU optimizer
@@ -53,7 +54,8 @@ LaneResult run_lanes(const LaneSetting& setting, const std::string& folder, int 
 /// Model size x budgets x drive or none x accumulation x policy, on throttled lanes.
 std::vector<LaneSetting> lane_matrix();
 
-/// One step each that is bound by the drive, by the link and by compute, on throttled lanes.
+/// One step each that is bound by a direction of the drive, by a drive with one limit for both, by
+/// the link and by compute, on throttled lanes.
 std::vector<LaneSetting> bound_settings();
 
 /// The settings with nvme, larger and at the machine's own rates; the step bound by the drive

@@ -37,6 +37,7 @@ struct Options {
   int depth = 256;
   int rounds = 5;
   bool verify = true;
+  std::string policy = "optimal";
   std::string json;
 };
 
@@ -112,7 +113,8 @@ class Pass {
         device_(device::make_cpu_device()),
         stream_(device_->create_stream("unused")),
         arena_(Tier::host, memory.data(), memory.size()),
-        policy_(scheduler::make_optimal_policy()) {
+        policy_(options.policy == "lru" ? scheduler::make_lru_policy()
+                                        : scheduler::make_optimal_policy()) {
     tiers::ExtentStoreOptions store;
     store.paths = {options.path};
     store.disk_budget = kGiB * 1024;
@@ -137,6 +139,7 @@ class Pass {
 
   struct Result {
     double seconds = 0;         ///< of the pass
+    double predicted = 0;       ///< what the schedule's simulation says of `seconds`
     double commit_seconds = 0;  ///< of the sync that makes it durable, after it
     int64_t read = 0;
     int64_t written = 0;
@@ -153,6 +156,7 @@ class Pass {
     });
     Result result;
     result.seconds = seconds_since(begin);
+    result.predicted = predicted_;
     costs_.note(report, 0);
     costs_.apply_to(program_.pass);
     costs_.apply_to(rates_);
@@ -175,6 +179,7 @@ class Pass {
     input.rates = rates_;
     input.initial = residency_;
     const scheduler::Schedule schedule = policy_->compile(input);
+    predicted_ = scheduler::simulate(input, schedule).seconds;
     engine::RunReport report = executor_->run(trace, schedule, body);
     residency_ = schedule.final;
     return report;
@@ -188,9 +193,10 @@ class Pass {
   std::shared_ptr<tiers::ExtentStore> extents_;
   std::unique_ptr<tiers::TieredStore> store_;
   std::unique_ptr<engine::Executor> executor_;
-  engine::LearnedCosts costs_;
   scheduler::Rates rates_;
+  engine::LearnedCosts costs_{rates_};
   std::vector<scheduler::Residency> residency_;
+  double predicted_ = 0;
   uint64_t generation_ = 1;
   int64_t step_ = 0;
 };
@@ -323,9 +329,9 @@ void run(const Options& options) {
     with_commit.push_back(bytes / (result.seconds + result.commit_seconds) / limit);
     fmt::print(
         "  round {}: pass {:.3f} GB/s, drive {:.3f}, kernel {:.3f}, ratio {:.3f} "
-        "({:.3f} with the sync of the commit)\n",
+        "({:.3f} with the sync of the commit); predicted {:.3f} of the seconds\n",
         round + 1, pass_rates.back() / 1e9, drive_rates.back() / 1e9, kernel_rates.back() / 1e9,
-        ratios.back(), with_commit.back());
+        ratios.back(), with_commit.back(), result.predicted / result.seconds);
   }
   fmt::print("optimizer pass {:.3f} GB/s, limit {:.3f} GB/s, ratio {:.3f} ({:.3f} with the sync)\n",
              median(pass_rates) / 1e9, std::min(median(drive_rates), median(kernel_rates)) / 1e9,
@@ -356,6 +362,8 @@ int main(int argc, char** argv) {
   app.add_option("--block", options.block, "bytes per I/O part");
   app.add_option("--depth", options.depth, "I/O parts in flight");
   app.add_option("--rounds", options.rounds, "alternations");
+  app.add_option("--policy", options.policy, "of the schedule")
+      ->check(CLI::IsMember({"optimal", "lru"}));
   app.add_flag("--verify,!--no-verify", options.verify, "check the checksums of reads");
   app.add_option("--json", options.json, "file for the result");
   CLI11_PARSE(app, argc, argv);

@@ -312,7 +312,7 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
 /// What was measured replaces the estimates. Later steps only refine what is predicted: schedules
 /// are compiled anew after a trace's first run and after its second, the first one in warm memory.
 void Engine::learn(StepTrace& trace, const EngineReport& report, double commit_seconds) {
-  LearnedCosts& costs = learned_[&trace];
+  LearnedCosts& costs = learned_.try_emplace(&trace, rates_).first->second;
   costs.note(report.run, commit_seconds);
   if (costs.steps() <= 2) {
     schedules_.clear();

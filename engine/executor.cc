@@ -282,11 +282,24 @@ class Executor::Run {
     state_[index] = State::in_flight;
     begin_[index] = begin;
     ++in_flight_;
+    note_drive(begin);
     if (lane_in_flight_[static_cast<size_t>(lane)]++ == 0) {
       lane_since_[static_cast<size_t>(lane)] = begin_[index];
       period_since_[static_cast<size_t>(lane)] =
           std::max(could_begin_[index], lane_last_end_[static_cast<size_t>(lane)]);
+      shared_since_[static_cast<size_t>(lane)] = drive_shared_;
     }
+  }
+
+  static bool is_of_drive(Lane lane) { return lane == Lane::nvme_read || lane == Lane::nvme_write; }
+
+  /// Before what is in flight changes.
+  void note_drive(Clock::time_point now) {
+    if (lane_in_flight_[static_cast<size_t>(Lane::nvme_read)] > 0 &&
+        lane_in_flight_[static_cast<size_t>(Lane::nvme_write)] > 0) {
+      drive_shared_ += std::max(0.0, seconds_between(drive_noted_, now));
+    }
+    drive_noted_ = std::max(drive_noted_, now);
   }
 
   void finish(const EndQueue::End& end) {
@@ -294,6 +307,7 @@ class Executor::Run {
     const Lane lane = lane_of(action);
     const auto lane_index = static_cast<size_t>(lane);
     --in_flight_;
+    note_drive(end.time);
     if (action.kind == ActionKind::transfer) {
       period_bytes_[lane_index] += executor_.store_.spec(action.object).size.count();
     }
@@ -302,14 +316,14 @@ class Executor::Run {
       if (action.kind == ActionKind::transfer) {
         report_.busy_periods[lane_index].push_back(
             {std::exchange(period_bytes_[lane_index], 0),
-             seconds_between(period_since_[lane_index], end.time)});
+             seconds_between(period_since_[lane_index], end.time),
+             is_of_drive(lane) ? drive_shared_ - shared_since_[lane_index] : 0});
       }
     }
     leases_[end.action].clear();
     // On a serial lane the work began when the one before it had ended.
-    const bool is_serial = lane != Lane::nvme_read && lane != Lane::nvme_write;
-    const auto begin =
-        is_serial ? std::max(begin_[end.action], lane_last_end_[lane_index]) : begin_[end.action];
+    const auto begin = is_of_drive(lane) ? begin_[end.action]
+                                         : std::max(begin_[end.action], lane_last_end_[lane_index]);
     if (action.kind == ActionKind::operation) {
       report_.operation_seconds[action.operation] =
           seconds_between(std::max(could_begin_[end.action], lane_last_end_[lane_index]), end.time);
@@ -442,6 +456,9 @@ class Executor::Run {
   Clock::time_point lane_last_end_[scheduler::kLaneCount] = {};
   Clock::time_point period_since_[scheduler::kLaneCount] = {};
   int64_t period_bytes_[scheduler::kLaneCount] = {};
+  Clock::time_point drive_noted_;  // up to here is counted:
+  double drive_shared_ = 0;        // seconds in which both directions of the drive had transfers
+  double shared_since_[scheduler::kLaneCount] = {};  // of these, before the lane's period
   Clock::time_point start_;
   Clock::time_point accounted_until_;
   std::exception_ptr error_;

@@ -49,6 +49,7 @@ double& part_of(TimeSplit& split, std::optional<scheduler::Lane> lane);
 struct BusyPeriod {
   int64_t bytes = 0;
   double seconds = 0;  ///< from when the first could begin to the last end
+  double shared = 0;   ///< of these, on the drive: while the other direction had transfers, too
 };
 
 /// Wall time charged to a lane; none: "other".

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/median.h"
+#include "scheduler/costs.h"
 
 namespace headrace::engine {
 
@@ -20,17 +21,18 @@ constexpr double kDisturbed = 1.25;
 /// Least squares with weights 1 / bytes, so that short periods tell the latency, long ones the
 /// rate, and the sum of all seconds comes out. Where periods are too much alike to tell the two
 /// apart, or the latency would be negative, all is rate.
-std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods) {
+std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods, double drive_share) {
   double bytes = 0;
   double seconds = 0;
   double reciprocal_bytes = 0;
   double seconds_per_byte = 0;
   for (const BusyPeriod& period : periods) {
     const auto moved = static_cast<double>(period.bytes);
+    const double alone = period.seconds - (1 - drive_share) * period.shared;
     bytes += moved;
-    seconds += period.seconds;
+    seconds += alone;
     reciprocal_bytes += 1 / moved;
-    seconds_per_byte += period.seconds / moved;
+    seconds_per_byte += alone / moved;
   }
   if (bytes <= 0 || seconds <= 0) {
     return std::nullopt;
@@ -47,6 +49,9 @@ std::optional<LaneRate> fit_lane(const std::vector<BusyPeriod>& periods) {
   return LaneRate{bytes / seconds, 0};
 }
 
+LearnedCosts::LearnedCosts(const scheduler::Rates& rates)
+    : drive_share_(scheduler::drive_share(rates)) {}
+
 void LearnedCosts::note(const RunReport& report, double commit_seconds) {
   // The first step finds cold memory and new files: once there is another one, it does not count.
   if (++steps_ == 2 || last_.size() == kStepsKept) {
@@ -57,7 +62,7 @@ void LearnedCosts::note(const RunReport& report, double commit_seconds) {
   step.all_operations =
       std::accumulate(step.operation_seconds.begin(), step.operation_seconds.end(), 0.0);
   for (size_t lane = 0; lane < step.lanes.size(); ++lane) {
-    step.lanes[lane] = fit_lane(report.busy_periods[lane]);
+    step.lanes[lane] = fit_lane(report.busy_periods[lane], drive_share_);
   }
   step.commit_seconds = commit_seconds;
 }
@@ -123,6 +128,9 @@ void LearnedCosts::apply_to(scheduler::Rates& rates) const {
   set(Lane::device_to_host, rates.device_to_host, link);
   if (!nvme.empty()) {
     rates.nvme_latency = median(nvme);
+    if (drive_share_ < 1) {
+      rates.nvme_both = drive_share_ * (rates.nvme_read + rates.nvme_write);
+    }
   }
   if (!link.empty()) {
     rates.link_latency = median(link);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -22,6 +21,15 @@ std::vector<double> equal_shares(const std::string& reason) {
 }
 
 }  // namespace
+
+void NvmeRates::add(const proto::StorageProfile& profile) {
+  read += profile.best().read_rate();
+  write += profile.best().write_rate();
+  mixed += profile.best().mixed_rate();
+  const int64_t then = profile.measured_unix_seconds();
+  measured_unix_seconds =
+      measured_unix_seconds == 0 ? then : std::min<int64_t>(measured_unix_seconds, then);
+}
 
 std::vector<double> nvme_weights(const std::vector<std::string>& paths,
                                  const aio::ProfileCatalog& catalog) {
@@ -46,16 +54,14 @@ std::vector<double> nvme_weights(const std::vector<std::string>& paths,
 
 std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths,
                                     const aio::ProfileCatalog& catalog) {
-  NvmeRates rates{0, std::numeric_limits<int64_t>::max()};
+  NvmeRates rates;
   for (const std::string& path : paths) {
     try {
       const auto profile = catalog.storage_for(path);
       if (!profile || !(profile->best().mixed_rate() > 0)) {
         return std::nullopt;
       }
-      rates.mixed += profile->best().mixed_rate();
-      rates.measured_unix_seconds =
-          std::min<int64_t>(rates.measured_unix_seconds, profile->measured_unix_seconds());
+      rates.add(*profile);
     } catch (const Error&) {
       return std::nullopt;  // nvme_weights() has said so
     }

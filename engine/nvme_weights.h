@@ -14,8 +14,12 @@ std::vector<double> nvme_weights(const std::vector<std::string>& paths,
                                  const aio::ProfileCatalog& catalog);
 /// What all paths together reach, as their profiles say. Empty where a path has none.
 struct NvmeRates {
-  double mixed = 0;                   ///< bytes per second, reads and writes that go on together
-  int64_t measured_unix_seconds = 0;  ///< of the oldest profile
+  double read = 0;                    ///< bytes per second while nothing is written
+  double write = 0;                   ///< the same the other way round
+  double mixed = 0;                   ///< of as many reads as writes that go on together
+  int64_t measured_unix_seconds = 0;  ///< of the oldest profile; 0: none
+
+  void add(const proto::StorageProfile& profile);
 };
 std::optional<NvmeRates> nvme_rates(const std::vector<std::string>& paths,
                                     const aio::ProfileCatalog& catalog);

@@ -97,6 +97,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.io.submission = settings.aio.submission;
   options.io.limits.read_bytes_per_second = per_second(settings.aio.read_limit);
   options.io.limits.write_bytes_per_second = per_second(settings.aio.write_limit);
+  options.io.limits.both_bytes_per_second = per_second(settings.aio.limit);
   options.link_limit = per_second(settings.link_limit);
   options.nvme_prewrite = settings.aio.prewrite;
   options.io.queue_depth = settings.aio.requests_in_flight();

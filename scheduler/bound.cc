@@ -33,6 +33,11 @@ StepBound channel_bound(const CompileInput& input, const Schedule& schedule) {
       bound.lane_seconds[static_cast<size_t>(*lane)] += occupancy_of(input, action);
     }
   }
+  double& reading = bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)];
+  double& writing = bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)];
+  const DriveSeconds drive = drive_seconds(input.rates, {reading, writing});
+  reading = drive.reading;
+  writing = drive.writing;
   set_busiest(bound);
   return bound;
 }

@@ -4,8 +4,10 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "scheduler/costs.h"
 #include "scheduler/input_check.h"
 #include "scheduler/placement.h"
+#include "scheduler/simulator.h"
 
 namespace headrace::scheduler {
 
@@ -174,7 +176,12 @@ Schedule compile_with(const CompileInput& input, const VictimModel& model,
       *input.trace, *input.objects, input.budgets.alignment, input.budgets.device.count() > 0);
   check_capacity(input, footprint);
   check_initial(input, footprint);
-  return Compiler(input, footprint, model, guides).run();
+  // The walk does not know when the drive's other direction will be idle; the simulation does.
+  CompileInput loaded = input;
+  loaded.rates = under_load(input.rates);
+  Schedule schedule = Compiler(loaded, footprint, model, guides).run();
+  schedule.actions = order_by_start(input, std::move(schedule.actions));
+  return schedule;
 }
 
 }  // namespace headrace::scheduler

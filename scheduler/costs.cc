@@ -1,5 +1,7 @@
 #include "scheduler/costs.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/error.h"
 
@@ -68,6 +70,26 @@ double latency_of(const Rates& rates, Lane lane) {
       break;
   }
   return 0;
+}
+
+double drive_share(const Rates& rates) {
+  return rates.nvme_both > 0 ? std::min(1.0, rates.nvme_both / (rates.nvme_read + rates.nvme_write))
+                             : 1;
+}
+
+Rates under_load(Rates rates) {
+  const double share = drive_share(rates);
+  rates.nvme_read *= share;
+  rates.nvme_write *= share;
+  rates.nvme_both = 0;
+  return rates;
+}
+
+DriveSeconds drive_seconds(const Rates& rates, const DriveSeconds& alone) {
+  const double both = std::min(alone.reading, alone.writing);
+  // A drive that does less of both than of one takes no longer than one after the other.
+  const double slowed = both / std::max(drive_share(rates), 0.5);
+  return {alone.reading - both + slowed, alone.writing - both + slowed};
 }
 
 double transfer_seconds(const Rates& rates, Bytes size, Tier from, Tier to) {

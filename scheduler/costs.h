@@ -15,13 +15,28 @@ double rate_of(const Rates& rates, Lane lane);
 /// Seconds from the last byte of a lane's transfer to its end; 0 for lanes of operations.
 double latency_of(const Rates& rates, Lane lane);
 
+/// What is left of the rate of each direction of the drive while both go on, 0 to 1.
+double drive_share(const Rates& rates);
+
+/// The rates of a drive both of whose directions are in use all the time: what planning counts on.
+Rates under_load(Rates rates);
+
+/// How long each direction of the drive is busy with what takes it so many seconds alone, where as
+/// much as can be is moved in both at once. The greater is the least time in which both are done.
+struct DriveSeconds {
+  double reading = 0;
+  double writing = 0;
+};
+DriveSeconds drive_seconds(const Rates& rates, const DriveSeconds& alone);
+
 /// Size over rate plus latency: what a transfer alone takes, in seconds.
 double transfer_seconds(const Rates& rates, Bytes size, Tier from, Tier to);
 
 /// The lane an action occupies; empty for drop and place, which cost nothing.
 std::optional<Lane> lane_of(const CompileInput& input, const Action& action);
 
-/// How long an action occupies its lane, in seconds.
+/// How long an action occupies its lane, in seconds; a transfer of the drive: with the other
+/// direction idle.
 double occupancy_of(const CompileInput& input, const Action& action);
 
 }  // namespace headrace::scheduler

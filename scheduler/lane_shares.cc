@@ -14,7 +14,7 @@ std::vector<LaneShares> lane_shares(const CompileInput& input, const Schedule& s
     return shares;
   }
   for (const Span& span : timeline.spans) {
-    const double end = span.begin + occupancy_of(input, schedule.actions[span.action]);
+    const double end = span.end - latency_of(input.rates, span.lane);
     const auto first = static_cast<size_t>(span.begin / length);
     for (size_t slice = first; slice < shares.size(); ++slice) {
       const double from = static_cast<double>(slice) * length;

@@ -4,7 +4,6 @@
 
 #include "scheduler/costs.h"
 #include "scheduler/placement.h"
-#include "scheduler/simulator.h"
 
 namespace headrace::scheduler {
 
@@ -135,7 +134,6 @@ void PlanBuilder::operation(uint32_t index) {
 }
 
 Schedule PlanBuilder::finish() {
-  schedule_.actions = order_by_start(input_, std::move(schedule_.actions));
   return std::move(schedule_);
 }
 

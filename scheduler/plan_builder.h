@@ -30,7 +30,7 @@ class PlanBuilder {
 
   /// A slot that is occupied from the start.
   void note_slot(ObjectId object, Tier tier, int64_t offset);
-  /// The finished schedule, without its residencies, in order of simulated start.
+  /// The finished schedule, without its residencies, in the order in which it was built.
   Schedule finish();
 
  private:

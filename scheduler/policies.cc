@@ -1,6 +1,7 @@
 #include <array>
 
 #include "scheduler/compiler.h"
+#include "scheduler/costs.h"
 #include "scheduler/liveness.h"
 #include "scheduler/victim_model.h"
 
@@ -28,10 +29,10 @@ Candidate try_model(const CompileInput& input, const VictimModel& model) {
   Candidate result;
   result.schedule = compile_with(input, model);
   const Schedule& schedule = result.schedule;
-  const double drive_seconds =
-      static_cast<double>(schedule.nvme_read.count()) / input.rates.nvme_read +
-      static_cast<double>(schedule.nvme_write.count()) / input.rates.nvme_write;
-  result.cost = simulate(input, schedule).seconds + kDriveSecondWorth * drive_seconds;
+  const Rates rates = under_load(input.rates);
+  const double moving = static_cast<double>(schedule.nvme_read.count()) / rates.nvme_read +
+                        static_cast<double>(schedule.nvme_write.count()) / rates.nvme_write;
+  result.cost = simulate(input, schedule).seconds + kDriveSecondWorth * moving;
   return result;
 }
 

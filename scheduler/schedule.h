@@ -112,6 +112,7 @@ Timeline simulate(const CompileInput& input, const Schedule& schedule);
 struct StepBound {
   double seconds = 0;
   Lane lane = Lane::compute;
+  /// Of the drive's: with as much as can be of both directions at once.
   double lane_seconds[kLaneCount] = {};
 
   /// The bound of two schedules that run one after the other, as if they could overlap.

@@ -16,12 +16,14 @@ namespace headrace::scheduler {
 namespace {
 
 /// One server per lane; a lane that becomes idle takes the earliest action of the list that is
-/// ready. The in_order operations of a lane start in the order of the list.
+/// ready. The in_order operations of a lane start in the order of the list. The two lanes of a
+/// drive slow each other down where the rates say so.
 class EventSimulation {
  public:
   EventSimulation(const CompileInput& input, const std::vector<Action>& actions)
       : input_(input),
         actions_(actions),
+        drive_share_(drive_share(input.rates)),
         waiting_(actions.size()),
         may_start_(actions.size(), false) {
     times_.begin.resize(actions.size());
@@ -48,7 +50,7 @@ class EventSimulation {
         const Event event = events_.top();
         events_.pop();
         if (event.frees_lane) {
-          busy_[static_cast<size_t>(*lane_of(input_, actions_[event.action]))] = false;
+          free_lane(event);
         } else {
           finish(event.action);
         }
@@ -65,10 +67,21 @@ class EventSimulation {
     double time = 0;
     uint32_t action = 0;
     bool frees_lane = false;
+    uint32_t pace = 0;  ///< of the lane, when this was foreseen
 
     bool operator>(const Event& other) const {
       return std::tie(time, action) > std::tie(other.time, other.action);
     }
+  };
+
+  /// What a lane is doing.
+  struct Work {
+    bool is_busy = false;
+    uint32_t action = 0;
+    double seconds_left = 0;  ///< with the lane's whole rate
+    double since = 0;         ///< when that was left
+    double share = 1;         ///< of the lane's rate, from then on
+    uint32_t pace = 0;        ///< changes with the share and the action: foreseen ends are void
   };
 
   void find_successors() {
@@ -132,21 +145,57 @@ class EventSimulation {
       finish(action);
     }
     for (size_t lane = 0; lane < ready_.size(); ++lane) {
-      if (busy_[lane] || ready_[lane].empty()) {
+      Work& work = work_[lane];
+      if (work.is_busy || ready_[lane].empty()) {
         continue;
       }
       const uint32_t action = ready_[lane].top();
       ready_[lane].pop();
-      busy_[lane] = true;
       times_.begin[action] = now_;
-      const double free = now_ + occupancy_of(input_, actions_[action]);
-      events_.push({free, action, true});
-      events_.push({free + latency_of(input_.rates, static_cast<Lane>(lane)), action, false});
+      work.is_busy = true;
+      work.action = action;
+      work.seconds_left = occupancy_of(input_, actions_[action]);
+      work.since = now_;
+      work.share = 1;
+      foresee(work);
+      share_drive();
+    }
+  }
+
+  void foresee(Work& work) {
+    events_.push({now_ + work.seconds_left / work.share, work.action, true, ++work.pace});
+  }
+
+  void free_lane(const Event& event) {
+    const Lane lane = *lane_of(input_, actions_[event.action]);
+    Work& work = work_[static_cast<size_t>(lane)];
+    if (event.pace != work.pace) {
+      return;
+    }
+    work.is_busy = false;
+    events_.push({now_ + latency_of(input_.rates, lane), event.action, false, 0});
+    share_drive();
+  }
+
+  /// Gives both directions of the drive the share that each has now.
+  void share_drive() {
+    const std::array<Work*, 2> directions = {&work_[static_cast<size_t>(Lane::nvme_read)],
+                                             &work_[static_cast<size_t>(Lane::nvme_write)]};
+    const double share = directions[0]->is_busy && directions[1]->is_busy ? drive_share_ : 1;
+    for (Work* const work : directions) {
+      if (!work->is_busy || work->share == share) {
+        continue;
+      }
+      work->seconds_left = std::max(0.0, work->seconds_left - (now_ - work->since) * work->share);
+      work->since = now_;
+      work->share = share;
+      foresee(*work);
     }
   }
 
   const CompileInput& input_;
   const std::vector<Action>& actions_;
+  double drive_share_;
   std::vector<uint32_t> waiting_;
   std::vector<uint32_t> first_successor_;  // of each action, in successors_
   std::vector<uint32_t> successors_;
@@ -154,7 +203,7 @@ class EventSimulation {
   std::array<std::deque<uint32_t>, kLaneCount> operations_;  // not yet ready, in order
   using MinHeap = std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>>;
   std::array<MinHeap, kLaneCount> ready_;
-  std::array<bool, kLaneCount> busy_{};
+  std::array<Work, kLaneCount> work_;
   std::vector<uint32_t> free_actions_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double now_ = 0;

@@ -81,7 +81,10 @@ class TimeBound {
     add_rest(Lane::nvme_write, bound.nvme_write);
     add_rest(Lane::host_to_device, bound.host_to_device);
     add_rest(Lane::device_to_host, bound.device_to_host);
-    bound.seconds = std::max(bound.seconds, bound.chain_seconds);
+    const DriveSeconds drive = drive_seconds(
+        input_.rates, {static_cast<double>(bound.nvme_read.count()) / input_.rates.nvme_read,
+                       static_cast<double>(bound.nvme_write.count()) / input_.rates.nvme_write});
+    bound.seconds = std::max({bound.seconds, bound.chain_seconds, drive.reading, drive.writing});
     for (size_t lane = 0; lane < jobs_.size(); ++lane) {
       for (const Job& job : jobs_[lane]) {
         bound.lane_seconds[lane] += job.seconds;

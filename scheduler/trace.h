@@ -98,12 +98,15 @@ struct Budgets {
 /// Rates in bytes per second, and latencies in seconds: a transfer's bytes occupy its lane, then
 /// the latency passes before it has ended, while the lane is free for the next one.
 struct Rates {
-  double nvme_read = 2e9;
-  double nvme_write = 2e9;
+  double nvme_read = 2e9;   ///< while nothing is written
+  double nvme_write = 2e9;  ///< while nothing is read
   double host_to_device = 10e9;
   double device_to_host = 10e9;
   double nvme_latency = 50e-6;
   double link_latency = 50e-6;
+  /// Both directions together while both go on, each slowed by the same factor; 0: neither slows
+  /// the other.
+  double nvme_both = 0;
 
   bool operator==(const Rates&) const = default;
 };

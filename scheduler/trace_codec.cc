@@ -305,6 +305,7 @@ proto::TraceRecord to_record(const SavedTrace& trace) {
   rates.set_device_to_host(trace.rates.device_to_host);
   rates.set_nvme_latency(trace.rates.nvme_latency);
   rates.set_link_latency(trace.rates.link_latency);
+  rates.set_nvme_both(trace.rates.nvme_both);
   for (const SavedRound& round : trace.rounds) {
     to_record(round, *to.add_rounds());
   }
@@ -335,6 +336,9 @@ SavedTrace from_record(const proto::TraceRecord& record) {
   trace.rates.device_to_host = rate_from(record.rates().device_to_host(), "device to host");
   trace.rates.nvme_latency = seconds_from(record.rates().nvme_latency(), "nvme latency");
   trace.rates.link_latency = seconds_from(record.rates().link_latency(), "link latency");
+  if (record.rates().nvme_both() != 0) {
+    trace.rates.nvme_both = rate_from(record.rates().nvme_both(), "nvme both");
+  }
   check_trace(trace.trace, trace.objects, trace.budgets.alignment);
   for (const proto::TraceRound& round : record.rounds()) {
     trace.rounds.push_back(round_from(round, trace));

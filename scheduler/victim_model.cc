@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduler/costs.h"
 #include "scheduler/placement.h"
 
 namespace headrace::scheduler {
@@ -17,6 +18,7 @@ constexpr double kLetGoWorth = 0.05;
 
 FarthestUse::FarthestUse(const CompileInput& input, const FarthestUseWeights& weights)
     : weights_(weights), pace_{0}, device_bytes_{0} {
+  const Rates rates = under_load(input.rates);
   for (const Operation& operation : input.trace->operations) {
     double on_device = 0;
     double on_host = 0;
@@ -24,8 +26,7 @@ FarthestUse::FarthestUse(const CompileInput& input, const FarthestUseWeights& we
       const ObjectFacts& facts = (*input.objects)[index_of(use.object)];
       (use.tier == Tier::device ? on_device : on_host) += static_cast<double>(facts.size.count());
     }
-    const double moving =
-        std::max(on_device / input.rates.host_to_device, on_host / input.rates.nvme_read);
+    const double moving = std::max(on_device / rates.host_to_device, on_host / rates.nvme_read);
     pace_.push_back(pace_.back() + std::max(operation.seconds, moving));
     device_bytes_.push_back(device_bytes_.back() + on_device);
   }

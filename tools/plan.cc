@@ -65,6 +65,9 @@ void use_given_rates(const GivenRates& given, engine::Hardware& hardware) {
   set(hardware.device_to_host, bytes(given.link, "--link-rate"));
   set(hardware.nvme_read, bytes(given.nvme_read, "--nvme-read-rate"));
   set(hardware.nvme_write, bytes(given.nvme_write, "--nvme-write-rate"));
+  if (!given.nvme_read.empty() || !given.nvme_write.empty()) {
+    hardware.nvme_both = {};  // they are meant as rates while both go on
+  }
 }
 
 /// A GPU that was named brings its memory, less what a run leaves to CUDA, drives their room, where

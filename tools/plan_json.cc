@@ -24,6 +24,7 @@ json hardware_json(const engine::Hardware& hardware) {
           {"device_to_host", rate_json(hardware.device_to_host)},
           {"nvme_read", rate_json(hardware.nvme_read)},
           {"nvme_write", rate_json(hardware.nvme_write)},
+          {"nvme_both", rate_json(hardware.nvme_both)},
           {"drive_bytes", hardware.drive_size.count()},
           {"endurance_bytes", hardware.endurance.count()},
           {"notes", hardware.notes}};

@@ -41,6 +41,9 @@ void add_rates(const engine::Hardware& hardware, bool has_device, std::string& t
   }
   row("nvme read", hardware.nvme_read, "B/s");
   row("nvme write", hardware.nvme_write, "B/s");
+  if (hardware.nvme_both.per_second > 0) {
+    row("nvme both", hardware.nvme_both, "B/s");
+  }
   for (const std::string& note : hardware.notes) {
     text += fmt::format("  note: {}\n", note);
   }

@@ -127,6 +127,7 @@ void print_inputs(const SavedTrace& first, const SavedTrace& second) {
   const scheduler::Rates& b = second.rates;
   print_where_other("nvme read rate", per_second(a.nvme_read), per_second(b.nvme_read));
   print_where_other("nvme write rate", per_second(a.nvme_write), per_second(b.nvme_write));
+  print_where_other("nvme rate of both", per_second(a.nvme_both), per_second(b.nvme_both));
   print_where_other("rate to device", per_second(a.host_to_device), per_second(b.host_to_device));
   print_where_other("rate to host", per_second(a.device_to_host), per_second(b.device_to_host));
 }

@@ -226,6 +226,7 @@ void Resolver::resolve_aio() {
   const proto::Headrace& own = config_.headrace();
   settings.read_limit = bytes_if(own.has_nvme_read_limit(), own.nvme_read_limit());
   settings.write_limit = bytes_if(own.has_nvme_write_limit(), own.nvme_write_limit());
+  settings.limit = bytes_if(own.has_nvme_limit(), own.nvme_limit());
   note_auto("headrace.io_backend", "the best one that the kernel allows", "probed at start");
 }
 
@@ -355,9 +356,11 @@ void Resolver::note_idle_limits() {
   if (settings.link_limit && settings.compute == ComputePlace::host) {
     note(LogLevel::info, "headrace.link_limit: has no effect, there is no device tier");
   }
-  if ((settings.aio.read_limit || settings.aio.write_limit) && !settings.offload.uses_nvme()) {
+  const AioSettings& aio = settings.aio;
+  if ((aio.read_limit || aio.write_limit || aio.limit) && !settings.offload.uses_nvme()) {
     note(LogLevel::info,
-         "headrace.nvme_read_limit and nvme_write_limit: have no effect, nothing goes to nvme");
+         "headrace.nvme_read_limit, nvme_write_limit and nvme_limit: have no effect, nothing goes "
+         "to nvme");
   }
 }
 

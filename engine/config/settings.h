@@ -92,6 +92,7 @@ struct AioSettings {
   bool prewrite = false;            ///< new file space is written once ahead of its use
   std::optional<Bytes> read_limit;  ///< per second, all paths together
   std::optional<Bytes> write_limit;
+  std::optional<Bytes> limit;  ///< of both together
 
   int requests_in_flight() const { return queue_depth * threads; }
 };

@@ -90,6 +90,7 @@ std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& 
     };
     grow(rates.nvme_read, question.options.io.limits.read_bytes_per_second);
     grow(rates.nvme_write, question.options.io.limits.write_bytes_per_second);
+    grow(rates.nvme_both, question.options.io.limits.both_bytes_per_second);
     trials.push_back({drives == 1 ? std::string("a second drive like the first")
                                   : fmt::format("{} drives instead of {}", drives + 1, drives),
                       more});

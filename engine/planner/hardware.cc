@@ -85,16 +85,22 @@ void use_machine(const proto::MachineProfile& machine, const Settings& settings,
   set(hardware.device_to_host, machine.device_to_host_rate(), source);
 }
 
-void use_storage(double mixed_rate, int64_t unix_seconds, Hardware& hardware) {
-  const std::string source = measured(unix_seconds) + ", half of the mixed rate";
-  set(hardware.nvme_read, mixed_rate / 2, source);
-  set(hardware.nvme_write, mixed_rate / 2, source);
+void use_storage(const NvmeRates& rates, Hardware& hardware) {
+  const std::string source = measured(rates.measured_unix_seconds);
+  if (rates.read > 0 && rates.write > 0) {
+    set(hardware.nvme_read, rates.read, source);
+    set(hardware.nvme_write, rates.write, source);
+    set(hardware.nvme_both, rates.mixed, source);
+    return;
+  }
+  set(hardware.nvme_read, rates.mixed / 2, source + ", half of the mixed rate");
+  set(hardware.nvme_write, rates.mixed / 2, source + ", half of the mixed rate");
 }
 
 void use_stored_drives(const std::vector<std::string>& paths, const aio::ProfileCatalog& catalog,
                        Hardware& hardware) {
   if (const auto rates = nvme_rates(paths, catalog)) {
-    use_storage(rates->mixed, rates->measured_unix_seconds, hardware);
+    use_storage(*rates, hardware);
   }
 }
 
@@ -194,6 +200,7 @@ void use_drives(const std::vector<DataSheet>& drives, Hardware& hardware) {
       drives.size() == 1 ? drives.front().name : fmt::format("{} drives", drives.size());
   hardware.nvme_read = part_of(read, kDriveShare, "B/s", name);
   hardware.nvme_write = part_of(write, kDriveShare, "B/s", name);
+  hardware.nvme_both = {};
 }
 
 void use_profile(const proto::HardwareProfile& profile, const Settings& settings,
@@ -201,17 +208,14 @@ void use_profile(const proto::HardwareProfile& profile, const Settings& settings
   if (profile.has_machine()) {
     use_machine(profile.machine(), settings, hardware);
   }
-  double mixed = 0;
-  int64_t oldest = 0;
+  NvmeRates rates;
   for (const proto::StorageProfile& storage : profile.storage()) {
-    mixed += storage.best().mixed_rate();
-    oldest = oldest == 0 ? storage.measured_unix_seconds()
-                         : std::min(oldest, storage.measured_unix_seconds());
+    rates.add(storage);
   }
-  if (mixed > 0) {
+  if (rates.mixed > 0) {
     hardware.drives = profile.storage_size();
     hardware.drive_size = hardware.endurance = Bytes(0);
-    use_storage(mixed, oldest, hardware);
+    use_storage(rates, hardware);
   }
 }
 
@@ -314,13 +318,19 @@ void use_hardware(const Hardware& hardware, const Settings& settings, EngineOpti
   options.work.cpu_bytes = hardware.cpu_memory.per_second;
   options.work.device_bytes = hardware.device_memory.per_second;
   scheduler::Rates& rates = options.memory.rates;
-  const auto limited = [](const Rate& rate, const std::optional<Bytes>& most) {
-    return most ? std::min(rate.per_second, per_second(most)) : rate.per_second;
+  const auto limited = [](double rate, const std::optional<Bytes>& most) {
+    return most ? std::min(rate, per_second(most)) : rate;
   };
-  rates.nvme_read = limited(hardware.nvme_read, settings.aio.read_limit);
-  rates.nvme_write = limited(hardware.nvme_write, settings.aio.write_limit);
-  rates.host_to_device = limited(hardware.host_to_device, settings.link_limit);
-  rates.device_to_host = limited(hardware.device_to_host, settings.link_limit);
+  const AioSettings& aio = settings.aio;
+  rates.nvme_read = limited(limited(hardware.nvme_read.per_second, aio.read_limit), aio.limit);
+  rates.nvme_write = limited(limited(hardware.nvme_write.per_second, aio.write_limit), aio.limit);
+  rates.nvme_both = hardware.nvme_both.per_second;
+  if (aio.limit) {
+    rates.nvme_both =
+        rates.nvme_both > 0 ? limited(rates.nvme_both, aio.limit) : per_second(aio.limit);
+  }
+  rates.host_to_device = limited(hardware.host_to_device.per_second, settings.link_limit);
+  rates.device_to_host = limited(hardware.device_to_host.per_second, settings.link_limit);
 }
 
 }  // namespace headrace::engine

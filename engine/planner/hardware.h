@@ -25,9 +25,10 @@ struct Hardware {
   Rate device_memory;  ///< bytes that optimizer and accumulation move on the device
   Rate host_to_device;
   Rate device_to_host;
-  Rate nvme_read;  ///< each while both go on, all drives together
-  Rate nvme_write;
-  bool has_gpu = false;              ///< compute, device memory and link are those of a GPU
+  Rate nvme_read;        ///< all drives together, while nothing is written
+  Rate nvme_write;       ///< the same, while nothing is read
+  Rate nvme_both;        ///< of both directions while both go on; 0: neither slows the other
+  bool has_gpu = false;  ///< compute, device memory and link are those of a GPU
   std::optional<Bytes> device_size;  ///< of a GPU that was named
   int drives = 0;                    ///< that were named; 0: what the nvme paths lie on
   Bytes drive_size;                  ///< of the drives together; 0: not known

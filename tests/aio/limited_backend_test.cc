@@ -103,6 +103,29 @@ TEST_F(Limits, ReadsAndWritesDoNotTakeFromEachOther) {
   EXPECT_NEAR(written, bytes / 200e6, 0.05);
 }
 
+TEST_F(Limits, OneLimitForBothIsSharedWhileBothGoOn) {
+  // 100 and 200 MB/s alone, together 150: half of each. 20 MiB are written at 100 MB/s, meanwhile
+  // 10 read at 50, and the other 10 at 100.
+  open({.read_bytes_per_second = 100e6,
+        .write_bytes_per_second = 200e6,
+        .both_bytes_per_second = 150e6});
+  const TestMemory other(memory_.size());
+  std::vector<Completion> flying;
+  double written = 0;
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < 20; ++i) {
+    flying.push_back(engine_->submit(make_request(IoOperation::write, file_, 0, other.span())));
+  }
+  flying.back().on_done(
+      [&](const std::exception_ptr&) { written = seconds_between(begin, Clock::now()); });
+  const std::vector<double> read = ends(IoOperation::read, 20, memory_.size());
+  when_all(flying).wait();
+  const auto bytes = 20 * static_cast<double>(memory_.size());
+  EXPECT_GE(written, bytes / 100e6 - 0.03);  // the first writes may begin before the first read
+  EXPECT_LT(written, bytes / 100e6 + 0.05);
+  EXPECT_NEAR(read.back(), bytes / 100e6 + bytes / 200e6, 0.05);
+}
+
 TEST_F(Limits, LatencyIsAddedOnceWhereTransfersOverlap) {
   open({.read_bytes_per_second = 100e6, .latency = std::chrono::milliseconds(10)});
   const auto bytes = static_cast<double>(memory_.size());

@@ -46,6 +46,7 @@ TEST(Prediction, TimeAndBytesOnThrottledLanes) {
   const std::vector<bench::LaneSetting> matrix = bench::lane_matrix();
   for (const char* name : {"width 192, nvme, budgets 200 %, 1 micro-batches, optimal",
                            "width 192, nvme, budgets 110 %, 1 micro-batches, lru",
+                           "width 192, shared nvme, budgets 200 %, 1 micro-batches, optimal",
                            "width 192, host, budgets 110 %, 3 micro-batches, optimal"}) {
     const auto setting =
         std::find_if(matrix.begin(), matrix.end(),
@@ -58,7 +59,7 @@ TEST(Prediction, TimeAndBytesOnThrottledLanes) {
 TEST(Prediction, StepsReachTheirBounds) {
   using scheduler::Lane;
   const std::vector<bench::LaneSetting> settings = bench::bound_settings();
-  const Lane expected[] = {Lane::nvme_read, Lane::host_to_device, Lane::compute};
+  const Lane expected[] = {Lane::nvme_read, Lane::nvme_read, Lane::host_to_device, Lane::compute};
   ASSERT_EQ(settings.size(), std::size(expected));
   for (size_t i = 0; i < settings.size(); ++i) {
     SCOPED_TRACE(settings[i].name);

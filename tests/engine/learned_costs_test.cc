@@ -52,6 +52,20 @@ TEST(FitLane, TheSumOfTheSecondsComesOut) {
   EXPECT_NEAR(actual, expected, 1e-9);
 }
 
+TEST(FitLane, TimeSharedWithTheOtherDirectionCountsByItsShare) {
+  // 100 MB/s alone, three quarters of that while the drive writes, too.
+  std::vector<BusyPeriod> shared = periods({4096, 4096, 1 << 20, 3 << 20, 50 << 20});
+  for (size_t i = 0; i < shared.size(); i += 2) {
+    const double moving = static_cast<double>(shared[i].bytes) / 100e6;
+    shared[i].shared = 0.5 * moving / 0.75;
+    shared[i].seconds += shared[i].shared - 0.5 * moving;
+  }
+  const auto found = fit_lane(shared, 0.75);
+  ASSERT_TRUE(found);
+  EXPECT_NEAR(found->bytes_per_second, 100e6, 1);
+  EXPECT_NEAR(found->latency, 2e-3, 1e-9);
+}
+
 TEST(FitLane, NothingMovedIsNothingKnown) {
   EXPECT_FALSE(fit_lane({}));
 }
@@ -59,7 +73,7 @@ TEST(FitLane, NothingMovedIsNothingKnown) {
 TEST(LearnedCosts, TheFirstStepCountsUntilThereIsAnother) {
   scheduler::Trace trace;
   trace.operations.resize(2);
-  LearnedCosts costs;
+  LearnedCosts costs{scheduler::Rates{}};
   costs.note(report_of(9, {}), 0.5);
   costs.apply_to(trace);
   EXPECT_EQ(trace.operations[1].seconds, 18);
@@ -71,11 +85,27 @@ TEST(LearnedCosts, TheFirstStepCountsUntilThereIsAnother) {
   EXPECT_EQ(costs.steps(), 2);
 }
 
+TEST(LearnedCosts, WhatTheDriveDoesOfBothStaysTheSameShareOfItsRates) {
+  scheduler::Rates rates{.nvme_read = 3e9, .nvme_write = 1e9};
+  rates.nvme_both = 2e9;
+  LearnedCosts costs(rates);
+  costs.note(report_of(1, periods({4096, 1 << 20, 50 << 20})), 0);
+  costs.apply_to(rates);
+  EXPECT_NEAR(rates.nvme_read, 100e6, 1);
+  EXPECT_EQ(rates.nvme_write, 1e9);
+  EXPECT_NEAR(rates.nvme_both, (100e6 + 1e9) / 2, 1);
+  scheduler::Rates apart;
+  LearnedCosts of_apart(apart);
+  of_apart.note(report_of(1, periods({4096, 1 << 20, 50 << 20})), 0);
+  of_apart.apply_to(apart);
+  EXPECT_EQ(apart.nvme_both, 0);
+}
+
 TEST(LearnedCosts, OneDisturbedStepDoesNotCount) {
   scheduler::Trace trace;
   trace.operations.resize(2);
   scheduler::Rates rates;
-  LearnedCosts costs;
+  LearnedCosts costs{scheduler::Rates{}};
   const auto usual = periods({4096, 1 << 20, 50 << 20});
   auto slow = usual;
   for (BusyPeriod& period : slow) {
@@ -98,7 +128,7 @@ TEST(LearnedCosts, OldStepsFadeAndIdleLanesKeepTheirRate) {
   trace.operations.resize(2);
   scheduler::Rates rates;
   const scheduler::Rates before = rates;
-  LearnedCosts costs;
+  LearnedCosts costs{scheduler::Rates{}};
   for (int step = 0; step < 20; ++step) {
     costs.note(report_of(step < 12 ? 5 : 1, periods({1 << 20})), 0);
   }

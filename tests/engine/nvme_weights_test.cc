@@ -34,9 +34,12 @@ std::string two_file_systems_missing(const std::string& folder) {
              : "";
 }
 
-void store_fake(const aio::ProfileCatalog& catalog, const std::string& path, double mixed_rate) {
+void store_fake(const aio::ProfileCatalog& catalog, const std::string& path, double mixed_rate,
+                double read_rate = 0, double write_rate = 0) {
   proto::StorageProfile profile;
   profile.set_key(aio::storage_key(path));
+  profile.mutable_best()->set_read_rate(read_rate);
+  profile.mutable_best()->set_write_rate(write_rate);
   profile.mutable_best()->set_mixed_rate(mixed_rate);
   catalog.store(profile);
 }
@@ -110,6 +113,28 @@ TEST(NvmeWeights, RunSetupTakesThemFromTheStandardCatalog) {
   ::unsetenv("HEADRACE_PROFILES");
 }
 
+TEST(NvmeRates, OfAProfileWithBothDirectionsAloneAndTogether) {
+  const test::TemporaryFolder folder;
+  ::setenv("HEADRACE_PROFILES", (folder.path() + "/profiles").c_str(), 1);
+  Settings settings;
+  settings.offload.nvme_paths = {folder.path()};
+  store_fake(aio::ProfileCatalog(folder.path() + "/profiles"), folder.path(), 3e9, 2.5e9, 2e9);
+  const auto rates = [&] { return make_engine_options(settings, 64).memory.rates; };
+  EXPECT_EQ(rates().nvme_read, 2.5e9);
+  EXPECT_EQ(rates().nvme_write, 2e9);
+  EXPECT_EQ(rates().nvme_both, 3e9);
+  settings.aio.limit = Bytes(2'200'000'000);
+  EXPECT_EQ(rates().nvme_read, 2.2e9);
+  EXPECT_EQ(rates().nvme_write, 2e9);
+  EXPECT_EQ(rates().nvme_both, 2.2e9);
+  settings.aio.limit = Bytes(1'000'000'000);
+  settings.aio.read_limit = Bytes(700'000'000);
+  EXPECT_EQ(rates().nvme_read, 0.7e9);
+  EXPECT_EQ(rates().nvme_write, 1e9);
+  EXPECT_EQ(rates().nvme_both, 1e9);
+  ::unsetenv("HEADRACE_PROFILES");
+}
+
 TEST(NvmeRates, RunSetupTakesThemFromTheProfileAndTheLimits) {
   const test::TemporaryFolder folder;
   ::setenv("HEADRACE_PROFILES", (folder.path() + "/profiles").c_str(), 1);
@@ -125,6 +150,7 @@ TEST(NvmeRates, RunSetupTakesThemFromTheProfileAndTheLimits) {
   EXPECT_EQ(rates.nvme_write, 5e8);
   EXPECT_EQ(rates.host_to_device, 7e9);
   EXPECT_EQ(rates.device_to_host, 7e9);
+  EXPECT_EQ(rates.nvme_both, 0);
   ::unsetenv("HEADRACE_PROFILES");
 }
 

@@ -74,6 +74,54 @@ TEST(Bound, IsTheBusiestLane) {
   EXPECT_EQ(bound.lane, Lane::compute);
 }
 
+/// Reads of 1000 and 3000 bytes at 1000 a second, a write of 2000 bytes at 500 a second.
+struct SharedDrive {
+  Case step;
+  Schedule schedule;
+  explicit SharedDrive(double both) {
+    const ObjectId a = step.add("a", 1000, Tier::nvme, Tier::nvme);
+    const ObjectId b = step.add("b", 3000, Tier::nvme, Tier::nvme);
+    const ObjectId c = step.add("c", 2000, Tier::nvme, Tier::nvme);
+    step.rates = {.nvme_read = 1000, .nvme_write = 500, .nvme_latency = 0.25, .nvme_both = both};
+    const auto move = [](ObjectId object, Tier from, Tier to, std::vector<uint32_t> after) {
+      return Action{ActionKind::transfer, object, from, to, 0, 0, std::move(after)};
+    };
+    schedule.actions = {move(a, Tier::nvme, Tier::host, {}), move(b, Tier::nvme, Tier::host, {}),
+                        move(c, Tier::host, Tier::nvme, {0})};
+  }
+  void expect(const std::vector<std::pair<double, double>>& spans) const {
+    const ActionTimes times = simulate_actions(step.input(), schedule.actions);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      EXPECT_DOUBLE_EQ(times.begin[i], spans[i].first) << i;
+      EXPECT_DOUBLE_EQ(times.end[i], spans[i].second) << i;
+    }
+  }
+};
+
+TEST(Simulator, DirectionsOfADriveSlowEachOtherWhileBothGoOn) {
+  // 1000 and 500 a second alone, together 900: three fifths each. b runs alone from 1 to 1.25,
+  // when c begins with 2750 bytes of b left; these take until 1.25 + 2750 / 600, when 625 bytes
+  // of c are left for its whole rate.
+  const double b_free = 1.25 + 2750 / 600.0;
+  SharedDrive(900).expect({{0, 1.25}, {1, b_free + 0.25}, {1.25, b_free + 625 / 500.0 + 0.25}});
+}
+
+TEST(Simulator, DirectionsWithoutASharedLimitGoTheirOwnWay) {
+  const std::vector<std::pair<double, double>> spans = {{0, 1.25}, {1, 4.25}, {1.25, 5.5}};
+  SharedDrive(0).expect(spans);
+  SharedDrive(1500).expect(spans);
+  SharedDrive(4000).expect(spans);
+}
+
+TEST(Bound, OfASharedDriveIsBothDirectionsAtOnceAsLongAsBothHaveWork) {
+  // Alone 4 s each: of 5/3 of that both have work, or one after the other: 8.
+  EXPECT_DOUBLE_EQ(channel_bound(SharedDrive(900).step.input(), SharedDrive(900).schedule).seconds,
+                   4 / 0.6);
+  EXPECT_DOUBLE_EQ(channel_bound(SharedDrive(300).step.input(), SharedDrive(300).schedule).seconds,
+                   8);
+  EXPECT_DOUBLE_EQ(channel_bound(SharedDrive(0).step.input(), SharedDrive(0).schedule).seconds, 4);
+}
+
 TEST(Slots, CheapestWindowWithoutPinnedSegments) {
   SlotMap slots(100);
   for (int i = 0; i < 10; ++i) {

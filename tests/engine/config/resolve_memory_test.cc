@@ -179,7 +179,7 @@ TEST(ResolveAioKeys, AreTaken) {
   EXPECT_TRUE(standard.adaptive_depth);
   EXPECT_EQ(standard.submission, aio::SubmissionMode::interrupt);
   EXPECT_FALSE(standard.prewrite);
-  EXPECT_FALSE(standard.read_limit || standard.write_limit);
+  EXPECT_FALSE(standard.read_limit || standard.write_limit || standard.limit);
   const AioSettings own =
       settings_of(R"("aio": {"block_size": 262144, "queue_depth": 16, "intra_op_parallelism": 2},
                      "headrace": {"io_backend": "thread_pool", "verify_reads": false,
@@ -203,19 +203,24 @@ TEST(ResolveLimits, AreBytesPerSecond) {
   EXPECT_FALSE(none.link_limit);
   const Settings own = settings_of(
       R"("headrace": {"nvme_read_limit": "500MB", "nvme_write_limit": 2097152,
-                      "link_limit": "1GiB"})");
+                      "nvme_limit": "600MB", "link_limit": "1GiB"})");
   EXPECT_EQ(own.aio.read_limit, Bytes(500'000'000));
   EXPECT_EQ(own.aio.write_limit, 2 * kMiB);
+  EXPECT_EQ(own.aio.limit, Bytes(600'000'000));
   EXPECT_EQ(own.link_limit, kGiB);
   EXPECT_THAT(texts(resolve_text(file_with(R"("headrace": {"link_limit": "1GiB"})"), {})),
               Contains(HasSubstr("headrace.link_limit: has no effect")));
-  EXPECT_THAT(texts(resolve_text(file_with(R"("headrace": {"nvme_write_limit": "1GiB"})"), {})),
-              Contains(HasSubstr("nvme_write_limit: have no effect")));
+  for (const char* key : {"nvme_read_limit", "nvme_write_limit", "nvme_limit"}) {
+    const std::string own_key = fmt::format(R"("headrace": {{"{}": "1GiB"}})", key);
+    EXPECT_THAT(texts(resolve_text(file_with(own_key), {})),
+                Contains(HasSubstr("nvme_limit: have no effect")));
+  }
   EXPECT_THAT(problem_of(file_with(R"("headrace": {"nvme_read_limit": 500})")),
               HasSubstr("headrace.nvme_read_limit"));
   const EngineOptions options = make_engine_options(own, 64);
   EXPECT_EQ(options.io.limits.read_bytes_per_second, 500e6);
   EXPECT_EQ(options.io.limits.write_bytes_per_second, 2097152);
+  EXPECT_EQ(options.io.limits.both_bytes_per_second, 600e6);
   EXPECT_EQ(options.link_limit, 1073741824);
 }
 
