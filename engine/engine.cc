@@ -210,7 +210,7 @@ EngineReport Engine::train_step(const std::vector<model::TokenBatch>& batches, S
   const bool speculate = should_speculate(numbers);
   StepTrace& trace = speculate ? *plan_.speculative : plan_.training;
   EngineReport report = run(trace, bodies_->training(trace, batches, numbers), recorder);
-  report.predicted_seconds += learned_[&trace].commit_seconds();
+  report.predicted_seconds += learned_of(trace).commit_seconds();
   report.phases = phases_of(trace, report.run.operation_ends, report.run.split.total);
   if (speculate) {
     report.speculation = Speculation::held;
@@ -309,10 +309,14 @@ void Engine::save(model::CheckpointWriter& writer, const Progress& progress) {
   run(plan_.save, bodies_->save(plan_.save, writer, progress));
 }
 
+LearnedCosts& Engine::learned_of(const StepTrace& trace) {
+  return learned_.try_emplace(&trace, rates_).first->second;
+}
+
 /// What was measured replaces the estimates. Later steps only refine what is predicted: schedules
 /// are compiled anew after a trace's first run and after its second, the first one in warm memory.
 void Engine::learn(StepTrace& trace, const EngineReport& report, double commit_seconds) {
-  LearnedCosts& costs = learned_.try_emplace(&trace, rates_).first->second;
+  LearnedCosts& costs = learned_of(trace);
   costs.note(report.run, commit_seconds);
   if (costs.steps() <= 2) {
     schedules_.clear();

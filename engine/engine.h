@@ -190,6 +190,7 @@ class Engine {
   void forget_changes();
   void mark();
   double end_step(const RunState& state, EngineReport& report, TimelineRecorder* recorder);
+  LearnedCosts& learned_of(const StepTrace& trace);
   void learn(StepTrace& trace, const EngineReport& report, double commit_seconds);
   void commit(const RunState& state);
 

@@ -13,7 +13,7 @@ namespace {
 
 using Clock = DriveLanes::Clock;
 
-constexpr double kNanosecond = 1e-9;
+constexpr double kNanosecond = 3e-9;  // of the clock, rounded
 
 Clock::time_point at(double seconds) {
   return Clock::time_point(std::chrono::hours(1)) +
