@@ -255,6 +255,7 @@ FollowEnd TraceFollower::end(const std::vector<double>& seconds) {
     known->sequence.trace.name = fmt::format("step {}", step_);
   }
   if (++known->times <= 2) {
+    end.has_new_seconds = true;
     for (size_t i = 0; i < seconds.size(); ++i) {
       known->sequence.trace.operations[i].seconds = seconds[i];
     }

@@ -37,6 +37,7 @@ struct FollowStep {
 struct FollowEnd {
   std::optional<uint64_t> trace;      ///< that is exactly this step; empty: it is not remembered
   bool is_new = false;                ///< the trace was not known before
+  bool has_new_seconds = false;       ///< durations of the trace's operations were set
   std::optional<uint64_t> forgotten;  ///< had to make room
   /// Where the trace that was followed would have gone on.
   std::optional<TracePlace> ended_before;
