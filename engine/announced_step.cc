@@ -18,8 +18,8 @@ using scheduler::TracePlace;
 
 namespace {
 
-/// Schedules kept per remembered trace: from where a step begins, and from usual deviations on.
-constexpr size_t kSchedulesKept = 8;
+/// Schedules kept: of each kind of step from its begin, and from usual deviations on.
+constexpr size_t kSchedulesKept = 16;
 
 /// Transfers that bring what the first operation uses to where it needs it.
 size_t fetches_of_first(const scheduler::Trace& trace, const scheduler::Schedule& schedule) {
@@ -109,7 +109,6 @@ std::vector<std::span<std::byte>> AnnouncedStep::enter(const Operation& operatio
     residency_.note(operation, std::move(lives));
     seconds_.emplace_back();
     ++report_.operations;
-    report_.on_demand += step.place ? 0 : 1;
     is_in_operation_ = true;
     return bytes;
   } catch (...) {
@@ -178,14 +177,13 @@ scheduler::CompileInput AnnouncedStep::input_of(const scheduler::Trace& trace,
 
 const AnnouncedStep::Compiled& AnnouncedStep::compile_rest(const TracePlace& place,
                                                            size_t operations) {
-  auto& kept = compiled_[place.trace];
-  const auto same = std::find_if(kept.begin(), kept.end(), [&](const Compiled& compiled) {
+  const auto same = std::find_if(compiled_.begin(), compiled_.end(), [&](const Compiled& compiled) {
     return compiled.from == place && compiled.operations == operations &&
            compiled.initial == resident_;
   });
-  if (same != kept.end()) {
-    std::rotate(same, same + 1, kept.end());
-    return kept.back();
+  if (same != compiled_.end()) {
+    std::rotate(same, same + 1, compiled_.end());
+    return compiled_.back();
   }
   const scheduler::Trace& whole = follower_.trace(place.trace);
   const auto first = whole.operations.begin() + static_cast<ptrdiff_t>(place.position);
@@ -195,11 +193,11 @@ const AnnouncedStep::Compiled& AnnouncedStep::compile_rest(const TracePlace& pla
   const scheduler::Policy& policy = place.position == 0 ? *options_.policy : *options_.rest_policy;
   auto schedule = std::make_shared<const scheduler::Schedule>(policy.compile(
       input_of(*trace, is_to_end ? Foresight::expected_rest : Foresight::expected_part)));
-  if (kept.size() == kSchedulesKept) {
-    kept.erase(kept.begin());
+  if (compiled_.size() == kSchedulesKept) {
+    compiled_.erase(compiled_.begin());
   }
-  kept.push_back({place, operations, resident_, trace, std::move(schedule)});
-  return kept.back();
+  compiled_.push_back({place, operations, resident_, trace, std::move(schedule)});
+  return compiled_.back();
 }
 
 /// False where nothing of it can be planned from here. `is_announced`: its first operation is.
@@ -230,6 +228,7 @@ void AnnouncedStep::start_on_demand(const Operation& operation) {
   auto schedule = std::make_shared<const scheduler::Schedule>(
       scheduler::compile_on_demand(input_of(*trace, Foresight::expected_part), next_uses()));
   report_.demand_fetches += fetches_of_first(*trace, *schedule);
+  ++report_.on_demand;
   start(trace, std::move(schedule), false);
 }
 
@@ -299,7 +298,11 @@ AnnouncedReport AnnouncedStep::end() {
   remember();
   residency_.end_step();
   resident_ = residency_.collect();
-  bring_home();
+  try {
+    bring_home();
+  } catch (...) {
+    error = error ? error : std::current_exception();
+  }
   const tiers::TierTraffic traffic = store_.traffic();
   report_.traffic = {traffic.nvme_read - traffic_before_.nvme_read,
                      traffic.nvme_write - traffic_before_.nvme_write,
@@ -332,12 +335,16 @@ void AnnouncedStep::remember() {
          describe(*end.ended_before));
   }
   if (end.forgotten) {
-    compiled_.erase(*end.forgotten);
+    forget_schedules(*end.forgotten);
     warn("an earlier step is forgotten, for {} are remembered", follower_.remembered());
   }
   if (end.has_new_seconds) {
-    compiled_.erase(*end.trace);
+    forget_schedules(*end.trace);
   }
+}
+
+void AnnouncedStep::forget_schedules(uint64_t trace) {
+  std::erase_if(compiled_, [&](const Compiled& compiled) { return compiled.from.trace == trace; });
 }
 
 TraceMode AnnouncedStep::mode() const {

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,7 +39,7 @@ enum class TraceMode : uint8_t {
 /// What a step did.
 struct AnnouncedReport {
   size_t operations = 0;
-  size_t on_demand = 0;   ///< operations that no remembered trace foretold
+  size_t on_demand = 0;   ///< operations that were compiled alone, when they came
   size_t deviations = 0;  ///< operations that a followed trace did not have there
   size_t parts = 0;       ///< schedules that were run, the return of changed values included
   /// Transfers towards an operation that were decided when it had been announced already.
@@ -123,6 +122,7 @@ class AnnouncedStep {
   void note(const RunReport& report, size_t first);
   void bring_home();
   void remember();
+  void forget_schedules(uint64_t trace);
   void explain(const scheduler::Operation& operation, const scheduler::FollowStep& step);
   std::string describe(const scheduler::TracePlace& place) const;
   template <class... Args>
@@ -134,8 +134,8 @@ class AnnouncedStep {
   AnnouncedOptions options_;
   scheduler::TraceFollower follower_;
   StepResidency residency_;
-  std::vector<scheduler::Residency> resident_;          ///< when no part runs
-  std::map<uint64_t, std::vector<Compiled>> compiled_;  ///< by remembered trace
+  std::vector<scheduler::Residency> resident_;  ///< when no part runs
+  std::vector<Compiled> compiled_;              ///< the one used last comes last
   SerialWorker driver_;
   std::optional<Part> part_;
   bool is_in_step_ = false;
