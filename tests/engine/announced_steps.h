@@ -50,22 +50,24 @@ inline uint64_t mix(const scheduler::Operation& operation,
 /// memory and run one after another.
 class AnnouncedSteps {
  public:
-  AnnouncedSteps(std::vector<scheduler::ObjectFacts> objects, Bytes device, Bytes host,
+  /// Homes on device and host are packed in the order of the table.
+  AnnouncedSteps(const std::vector<scheduler::ObjectFacts>& objects, Bytes device, Bytes host,
                  aio::BackendKind backend, const aio::IoLimits& limits = {})
+      : AnnouncedSteps(objects, {device, host, Bytes(kSlot)}, packed_homes(objects), backend,
+                       limits) {}
+  AnnouncedSteps(std::vector<scheduler::ObjectFacts> objects, const scheduler::Budgets& budgets,
+                 const std::vector<scheduler::Residency>& homes, aio::BackendKind backend,
+                 const aio::IoLimits& limits = {})
       : objects_(std::move(objects)),
-        tiers_(device, host, backend, limits),
+        tiers_(budgets.device, budgets.host, backend, limits),
         executor_(*tiers_.store, *tiers_.compute),
-        budgets_{device, host, Bytes(kSlot)} {
-    int64_t top[2] = {};
+        budgets_(budgets) {
     for (const scheduler::ObjectFacts& facts : objects_) {
-      const ObjectId id = tiers_.store->add({facts.name, facts.size, facts.home.has_value()});
+      tiers_.store->add({facts.name, facts.size, facts.home.has_value()});
       memory_.emplace_back(static_cast<size_t>(facts.size.count()));
-      if (facts.home && *facts.home != Tier::nvme) {
-        int64_t& offset = top[static_cast<size_t>(*facts.home)];
-        tiers_.store->place(id, *facts.home, offset);
-        homes_.push_back({id, *facts.home, offset, false});
-        offset += align_up(facts.size.count(), kSlot);
-      }
+    }
+    for (const scheduler::Residency& home : homes) {
+      tiers_.store->place(home.object, home.tier, home.offset);
     }
   }
 
@@ -139,10 +141,23 @@ class AnnouncedSteps {
   Executor& executor() { return executor_; }
   const scheduler::Budgets& budgets() const { return budgets_; }
   const std::vector<scheduler::ObjectFacts>& objects() const { return objects_; }
-  const std::vector<scheduler::Residency>& homes() const { return homes_; }
   std::vector<std::string>& warnings() { return warnings_; }
 
  private:
+  static std::vector<scheduler::Residency> packed_homes(
+      const std::vector<scheduler::ObjectFacts>& objects) {
+    std::vector<scheduler::Residency> homes;
+    int64_t top[2] = {};
+    for (uint32_t o = 0; o < objects.size(); ++o) {
+      if (objects[o].home && *objects[o].home != Tier::nvme) {
+        int64_t& offset = top[static_cast<size_t>(*objects[o].home)];
+        homes.push_back({ObjectId{o}, *objects[o].home, offset, false});
+        offset += align_up(objects[o].size.count(), kSlot);
+      }
+    }
+    return homes;
+  }
+
   void check_home(ObjectId object) {
     const scheduler::ObjectFacts& facts = objects_[index_of(object)];
     for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
@@ -174,7 +189,6 @@ class AnnouncedSteps {
   Tiers tiers_;
   Executor executor_;
   scheduler::Budgets budgets_;
-  std::vector<scheduler::Residency> homes_;
   std::vector<std::vector<std::byte>> memory_;  ///< of the run without tiers
   std::vector<uint64_t> expected_;
   std::vector<std::shared_ptr<uint64_t>> digests_;

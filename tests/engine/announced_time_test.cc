@@ -115,7 +115,8 @@ TEST_F(AnnouncedTime, FollowedStepsTakeAsLongAsKnownOnes) {
   });
   EXPECT_EQ(demand_fetches, 0U);
   const double known = known_step();
-  EXPECT_LE(announced, 1.1 * known) << "known: " << known;
+  fmt::print("announced {:.4f} s, known {:.4f} s\n", announced, known);
+  EXPECT_LE(announced, 1.1 * known);
 }
 
 /// Where the client itself computes, transfers go on meanwhile.
@@ -131,7 +132,8 @@ TEST_F(AnnouncedTime, TransfersGoOnWhileTheClientWorks) {
     step.end();
   });
   const double known = known_step();
-  EXPECT_LE(announced, 1.1 * known) << "known: " << known;
+  fmt::print("announced {:.4f} s, known {:.4f} s\n", announced, known);
+  EXPECT_LE(announced, 1.1 * known);
 }
 
 }  // namespace
