@@ -27,11 +27,13 @@ std::string fault_of_use(const Use& use, const ObjectFacts& facts, Life life) {
   if (use.tier > facts.floor) {
     return "used in host, but its floor is device";
   }
-  if (life != Life::alive && use.access != Access::write) {
-    return life == Life::unborn ? "used before it is written, and it has no home"
-                                : "used after its value was discarded; it must be written";
+  if (life == Life::alive || use.access == Access::write) {
+    return "";
   }
-  return "";
+  if (life == Life::dead) {
+    return "used after its value was discarded; it must be written";
+  }
+  return facts.home ? "used before it is written" : "used before it is written, and it has no home";
 }
 
 /// The first object that the operation names a second time.
