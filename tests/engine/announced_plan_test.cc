@@ -38,7 +38,7 @@ TEST_P(AnnouncedPlan, StepsRunAheadAndTakeTurns) {
   const scheduler::CompileInput input =
       compile_input(plan, plan.training, scheduler::Rates(), plan.homes);
   test::AnnouncedSteps steps(plan.layout.objects, input.budgets, plan.homes,
-                             aio::BackendKind::io_uring);
+                             test::io_engine(aio::BackendKind::io_uring));
   const test::Operations& training = plan.usual_step().trace.operations;
   const test::Operations& evaluation = plan.evaluation.trace.operations;
   steps.run(plan.load.trace.operations);

@@ -160,7 +160,7 @@ TEST_P(AnnouncedRandomSteps, EveryOperationSeesWhatASequentialRunSees) {
     const Program program = random_program(random, has_device);
     const auto [device, host] =
         budgets(program, has_device, Bytes(kSlot * static_cast<int64_t>(random.below(4))));
-    AnnouncedSteps steps(program.objects, device, host, GetParam().backend);
+    AnnouncedSteps steps(program.objects, device, host, test::io_engine(GetParam().backend));
     steps.run(program.first);
     std::vector<int> times(program.steps.size());
     for (int n = 0; n < 16; ++n) {

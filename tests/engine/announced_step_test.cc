@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "support/faulty_backend.h"
 #include "tests/engine/announced_steps.h"
 
 namespace headrace::engine {
@@ -27,15 +28,19 @@ constexpr uint32_t kLayers = 8;
 class AnnouncedNetwork : public testing::Test {
  protected:
   AnnouncedNetwork()
-      : steps_(objects(), Bytes(4 * kSlot), Bytes(5 * kSlot), aio::BackendKind::thread_pool) {
-    Operations load;
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      load.push_back(operation("load", layer, {{weights(layer), Tier::host, Access::write, false}},
-                               Lane::cpu_optimizer));
-    }
-    steps_.run(load);
+      : steps_(objects(), Bytes(4 * kSlot), Bytes(5 * kSlot),
+               test::io_engine(aio::BackendKind::thread_pool)) {
+    steps_.run(load());
   }
 
+  static Operations load() {
+    Operations step;
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      step.push_back(operation("load", layer, {{weights(layer), Tier::host, Access::write, false}},
+                               Lane::cpu_optimizer));
+    }
+    return step;
+  }
   static std::vector<scheduler::ObjectFacts> objects() {
     std::vector<scheduler::ObjectFacts> objects;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
@@ -145,7 +150,7 @@ TEST_F(AnnouncedNetwork, ModeSaysHowTheStepIsServed) {
   EXPECT_EQ(step.mode(), TraceMode::complete);
   steps_.end();
   AnnouncedSteps fresh(objects(), Bytes(4 * kSlot), Bytes(5 * kSlot),
-                       aio::BackendKind::thread_pool);
+                       test::io_engine(aio::BackendKind::thread_pool));
   fresh.step().begin();
   EXPECT_EQ(fresh.step().mode(), TraceMode::record);
 }
@@ -341,6 +346,43 @@ TEST_F(AnnouncedNetwork, AnOperationThatDoesNotFitIsRefusedByName) {
   }
   EXPECT_FALSE(steps_.end().is_remembered);
   expect_followed(steps_.run(pass()));
+}
+
+/// Each transfer of a step fails once: the operation that needed it is announced again, or values
+/// go home at the next end.
+TEST_F(AnnouncedNetwork, AFailedTransferCostsNoValue) {
+  const auto plan = std::make_shared<headrace::test::FaultPlan>();
+  aio::IoEngineOptions options;
+  options.backend = aio::BackendKind::thread_pool;
+  AnnouncedSteps steps(objects(), Bytes(4 * kSlot), Bytes(5 * kSlot),
+                       headrace::test::make_faulty_engine(options, plan));
+  steps.run(load());
+  steps.run(pass());
+  int failed_operations = 0;
+  int failed_ends = 0;
+  for (int n = 0; n < 24; ++n) {
+    SCOPED_TRACE(n);
+    const auto kind = n % 2 == 0 ? aio::IoOperation::read : aio::IoOperation::write;
+    plan->hit(kind, {headrace::test::PartFault::fail, EIO}, 1, n / 2);
+    steps.step().begin();
+    for (const Operation& operation : pass()) {
+      try {
+        steps.announce(operation);
+      } catch (const IoError&) {
+        ++failed_operations;
+        steps.announce(operation);
+      }
+    }
+    try {
+      steps.step().end();
+    } catch (const IoError&) {
+      ++failed_ends;
+    }
+    plan->clear();
+    steps.run(pass());
+  }
+  EXPECT_GE(failed_operations, 8);
+  EXPECT_GE(failed_operations + failed_ends, 16);
 }
 
 TEST_F(AnnouncedNetwork, TheBytesAreTheClientsBetweenEnterAndLeave) {

@@ -52,14 +52,13 @@ class AnnouncedSteps {
  public:
   /// Homes on device and host are packed in the order of the table.
   AnnouncedSteps(const std::vector<scheduler::ObjectFacts>& objects, Bytes device, Bytes host,
-                 aio::BackendKind backend, const aio::IoLimits& limits = {})
-      : AnnouncedSteps(objects, {device, host, Bytes(kSlot)}, packed_homes(objects), backend,
-                       limits) {}
+                 std::shared_ptr<aio::IoEngine> io)
+      : AnnouncedSteps(objects, {device, host, Bytes(kSlot)}, packed_homes(objects),
+                       std::move(io)) {}
   AnnouncedSteps(std::vector<scheduler::ObjectFacts> objects, const scheduler::Budgets& budgets,
-                 const std::vector<scheduler::Residency>& homes, aio::BackendKind backend,
-                 const aio::IoLimits& limits = {})
+                 const std::vector<scheduler::Residency>& homes, std::shared_ptr<aio::IoEngine> io)
       : objects_(std::move(objects)),
-        tiers_(budgets.device, budgets.host, backend, limits),
+        tiers_(budgets.device, budgets.host, std::move(io)),
         executor_(*tiers_.store, *tiers_.compute),
         budgets_(budgets) {
     for (const scheduler::ObjectFacts& facts : objects_) {
@@ -89,14 +88,9 @@ class AnnouncedSteps {
   }
 
   /// Announces the operation with a body that mixes its bytes; the digest is checked at the end.
+  /// Where that throws, the operation has not taken place.
   void announce(const scheduler::Operation& operation) {
-    std::vector<std::span<std::byte>> uses;
-    for (const scheduler::Use& use : operation.uses) {
-      uses.emplace_back(memory_[index_of(use.object)]);
-    }
-    expected_.push_back(mix(operation, uses));
     auto digest = std::make_shared<uint64_t>();
-    digests_.push_back(digest);
     step().run(operation, [this, operation, digest](UseBytes bytes) {
       const auto work = [operation, digest,
                          spans = std::vector<std::span<std::byte>>(bytes.begin(), bytes.end())] {
@@ -108,6 +102,12 @@ class AnnouncedSteps {
         work();
       }
     });
+    std::vector<std::span<std::byte>> uses;
+    for (const scheduler::Use& use : operation.uses) {
+      uses.emplace_back(memory_[index_of(use.object)]);
+    }
+    expected_.push_back(mix(operation, uses));
+    digests_.push_back(digest);
   }
 
   AnnouncedReport end() {

@@ -30,7 +30,8 @@ double seconds_of(const std::function<void()>& call) {
 class AnnouncedTime : public testing::Test {
  protected:
   AnnouncedTime()
-      : steps_(objects(), Bytes(0), Bytes(4 * kSize), aio::BackendKind::thread_pool, limits()) {
+      : steps_(objects(), Bytes(0), Bytes(4 * kSize),
+               test::io_engine(aio::BackendKind::thread_pool, limits())) {
     Operations load;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       const std::string number = std::to_string(layer);

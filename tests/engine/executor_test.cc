@@ -269,7 +269,7 @@ TEST_P(ExecutorRandomPrograms, EveryOperationSeesWhatASequentialRunSees) {
     const Bytes host =
         scheduler::minimum_host_budget(program.trace, program.objects, device, Bytes(kSlot)) +
         Bytes(kSlot * static_cast<int64_t>(random.below(4)));
-    Tiers tiers(device, host, c.backend);
+    Tiers tiers(device, host, test::io_engine(c.backend));
     const int repeats = 2;
     ASSERT_EQ(executed_digests(program, repeats, tiers, *policy, device, host),
               sequential_digests(program, repeats));
@@ -286,7 +286,8 @@ INSTANTIATE_TEST_SUITE_P(All, ExecutorRandomPrograms,
 
 class ExecutorErrors : public testing::Test {
  protected:
-  ExecutorErrors() : tiers_(Bytes(0), Bytes(kSlot * 8), aio::BackendKind::thread_pool) {
+  ExecutorErrors()
+      : tiers_(Bytes(0), Bytes(kSlot * 8), test::io_engine(aio::BackendKind::thread_pool)) {
     program_.objects.push_back({"a", Bytes(kSlot), Tier::host, std::nullopt});
     tiers_.store->add({"a", Bytes(kSlot), false});
   }

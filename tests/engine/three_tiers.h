@@ -1,9 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "aio/io.h"
-#include "device/limited_stream.h"
 #include "support/temporary_folder.h"
 #include "tiers/arena.h"
 #include "tiers/host_memory.h"
@@ -11,31 +11,34 @@
 
 namespace headrace::engine::test {
 
-/// The three tiers with small arenas, as Engine builds them; lanes of a given rate where it is not
-/// 0, in bytes per second.
+inline std::shared_ptr<aio::IoEngine> io_engine(aio::BackendKind backend,
+                                                const aio::IoLimits& limits = {}) {
+  aio::IoEngineOptions options;
+  options.backend = backend;
+  options.limits = limits;
+  return aio::IoEngine::create(options);
+}
+
+/// The three tiers with small arenas, as Engine builds them.
 struct Tiers {
-  Tiers(Bytes device_size, Bytes host_size, aio::BackendKind backend,
-        const aio::IoLimits& io_limits = {}, double link_limit = 0)
+  Tiers(Bytes device_size, Bytes host_size, std::shared_ptr<aio::IoEngine> io_in)
       : device(device::make_cpu_device()),
         host_memory(host_size, false),
-        host_arena(Tier::host, host_memory.data(), host_size) {
+        host_arena(Tier::host, host_memory.data(), host_size),
+        io(std::move(io_in)) {
     if (device_size > Bytes(0)) {
       device_memory = device->allocate(device_size);
       device_arena =
           std::make_unique<tiers::Arena>(Tier::device, device_memory->data(), device_size);
     }
-    aio::IoEngineOptions io_options;
-    io_options.backend = backend;
-    io_options.limits = io_limits;
-    io = aio::IoEngine::create(io_options);
     tiers::ExtentStoreOptions options;
     options.paths = {folder.path()};
     options.disk_budget = kMiB * 256;
     options.growth_step = kMiB * 4;
     extents = tiers::ExtentStore::create(options, io);
     compute = device->create_stream("compute");
-    down = copy_stream("down", link_limit);
-    up = copy_stream("up", link_limit);
+    down = device->create_stream("down");
+    up = device->create_stream("up");
     tiers::TieredStore::Parts parts;
     parts.device_arena = device_arena.get();
     parts.host_arena = &host_arena;
@@ -43,11 +46,6 @@ struct Tiers {
     parts.host_to_device = down.get();
     parts.device_to_host = up.get();
     store = std::make_unique<tiers::TieredStore>(parts);
-  }
-
-  std::unique_ptr<device::Stream> copy_stream(const char* name, double limit) {
-    auto stream = device->create_stream(name);
-    return limit > 0 ? device::make_limited_stream(std::move(stream), limit) : std::move(stream);
   }
 
   headrace::test::TemporaryFolder folder;
