@@ -366,6 +366,24 @@ TEST(PartsOfSteps, ObjectsWithoutHomeStayOnlyWhereMoreMayCome) {
   EXPECT_EQ(test::violations(input, make_lru_policy()->compile(input)), "");
 }
 
+/// Also of an object that the part itself does not use.
+TEST(PartsOfSteps, AChangedCopyOnTheDeviceNeedsAWayDown) {
+  Case test_case;
+  test_case.budgets.alignment = Bytes(64);
+  test_case.add("large", 256, Tier::nvme, Tier::nvme);
+  test_case.add("small", 64, Tier::nvme, Tier::nvme);
+  test_case.run("op", Lane::compute, 1, {test::reads(ObjectId{1})});
+  test_case.budgets.device = Bytes(256);
+  test_case.initial = {{ObjectId{0}, Tier::device, 0, true}};
+  CompileInput input = test_case.input();
+  input.foresight = Foresight::expected_part;
+  const std::vector<uint32_t> unknown(2, NextUse::kNever);
+  input.budgets.host = Bytes(192);
+  EXPECT_THROW(compile_on_demand(input, unknown), CapacityError);
+  input.budgets.host = Bytes(256);
+  EXPECT_EQ(test::violations(input, compile_on_demand(input, unknown)), "");
+}
+
 TEST(PartsOfSteps, WhatIsKnownToBeUsedSoonIsNoVictim) {
   Case test_case;
   test_case.budgets.alignment = Bytes(64);
