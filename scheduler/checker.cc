@@ -74,6 +74,7 @@ class Replay {
     for (size_t o = 0; o < objects_.size(); ++o) {
       pending_[o].resize(1);
     }
+    const bool may_diverge = input_.foresight != Foresight::whole_step;
     std::vector<bool> discarded(objects_.size());
     expected_.resize(trace_.operations.size());
     for (size_t i = 0; i < trace_.operations.size(); ++i) {
@@ -90,10 +91,15 @@ class Replay {
       }
     }
     for (size_t o = 0; o < objects_.size(); ++o) {
-      // The end of the trace is one more reader of a persistent object.
-      must_persist_.push_back(objects_[o].home.has_value() && !discarded[o]);
-      if (must_persist_[o]) {
-        ++pending_[o].back();
+      must_persist_.push_back(objects_[o].home.has_value() && !discarded[o] &&
+                              input_.foresight != Foresight::expected_part);
+      if (may_diverge) {
+        // Any operation may turn out to be one that reads what there is.
+        for (int64_t& readers : pending_[o]) {
+          ++readers;
+        }
+      } else if (must_persist_[o]) {
+        ++pending_[o].back();  // the end of the trace is one more reader
       }
     }
   }
@@ -105,10 +111,10 @@ class Replay {
       }
     }
     for (const Residency& residency : initial) {
+      at(residency.object, residency.tier) = {true, 0, residency.offset};
       if (residency.tier == Tier::nvme) {
         continue;
       }
-      at(residency.object, residency.tier) = {true, 0, residency.offset};
       take_bytes(residency.object, residency.tier, residency.offset);
     }
     for (const Residency& residency : initial) {
@@ -161,7 +167,7 @@ class Replay {
 
   /// The version must survive in a tier other than `tier` if anyone still needs it.
   void check_not_lost(ObjectId object, Tier tier, int64_t version) {
-    if (version == kNoValue || pending_[index_of(object)][static_cast<size_t>(version)] == 0) {
+    if (version == kNoValue || pending_[index_of(object)][static_cast<size_t>(version)] <= 0) {
       return;
     }
     for (const Tier other : {Tier::device, Tier::host, Tier::nvme}) {
@@ -296,13 +302,23 @@ class Replay {
       }
       if (use.access == Access::read) {
         order_.read_copy(use.object, use.tier);
+        end_value(use.object, expected, use.discard_after);
         continue;
       }
       order_.write_copy(use.object, use.tier);
       order_.change_value(use.object);
+      end_value(use.object, expected, true);
       const int64_t overwritten = copy.version;
       copy.version = newest_[index_of(use.object)] = expected + 1;
       check_not_lost(use.object, use.tier, overwritten);
+      end_value(use.object, expected + 1, use.discard_after);
+    }
+  }
+
+  /// From here on no operation can ask for the value, whichever comes.
+  void end_value(ObjectId object, int64_t version, bool has_ended) {
+    if (has_ended && input_.foresight != Foresight::whole_step) {
+      --pending_[index_of(object)][static_cast<size_t>(version)];
     }
   }
 
@@ -316,7 +332,8 @@ class Replay {
     for (const Residency& residency : schedule_.final) {
       const SeenCopy& copy = at(residency.object, residency.tier);
       listed[index_of(residency.object)][static_cast<size_t>(residency.tier)] = true;
-      if (!copy.present || copy.offset != residency.offset || residency.dirty) {
+      if (!copy.present || copy.offset != residency.offset ||
+          residency.dirty != is_dirty(residency.object, residency.tier)) {
         report_.push_back(
             fmt::format("final residency of '{}' in {} at {} is not what the actions "
                         "leave there",
@@ -326,6 +343,11 @@ class Replay {
     for (uint32_t o = 0; o < objects_.size(); ++o) {
       check_end_of(ObjectId{o}, listed[o]);
     }
+  }
+
+  bool is_dirty(ObjectId object, Tier tier) {
+    const auto& home = objects_[index_of(object)].home;
+    return !home || (home != tier && at(object, *home).version != newest_[index_of(object)]);
   }
 
   void check_end_of(ObjectId object, const std::array<bool, kTierCount>& listed) {
@@ -340,13 +362,14 @@ class Replay {
       if (home == tier && must_persist_[index_of(object)] && !current) {
         say("the home copy is not current");
       }
-      if (copy.present && !home) {
+      const bool may_stay = home || input_.foresight != Foresight::whole_step;
+      if (copy.present && !may_stay) {
         say("an object without home outlives the trace");
       }
-      if (copy.present && home && home != tier && !current) {
+      if (copy.present && may_stay && home != tier && !current) {
         say("a stale copy remains");
       }
-      if (copy.present && tier != Tier::nvme && !listed[static_cast<size_t>(tier)]) {
+      if (copy.present && (tier != Tier::nvme || !home) && !listed[static_cast<size_t>(tier)]) {
         say("it is resident but not in the final residency");
       }
     }

@@ -22,7 +22,7 @@ class Compiler {
       : input_(input),
         footprint_(footprint),
         guides_(guides),
-        next_use_(*input.trace, *input.objects),
+        next_use_(input),
         plan_(input),
         memory_(input, footprint, model, next_use_, plan_) {}
 
@@ -30,7 +30,9 @@ class Compiler {
     for (uint32_t i = 0; i < input_.trace->operations.size(); ++i) {
       step(i);
     }
-    memory_.finish();
+    if (input_.foresight != Foresight::expected_part) {
+      memory_.finish();
+    }
     prefetch(input_.trace->operations.size(), Tier::device);
     prefetch(input_.trace->operations.size(), Tier::host);
     Schedule schedule = plan_.finish();
@@ -56,12 +58,16 @@ class Compiler {
     prefetch(index, Tier::device);
     serve(index, Tier::host);
     prefetch(index, Tier::host);
-    for (const Use& use : operation.uses) {
-      if (writes(use.access)) {
-        memory_.drop_others(use.object, use.tier);
-      }
+    if (is_certain()) {
+      drop_stale(operation);
+      plan_.operation(index);
+    } else {
+      // The old value is there until the operation has come. A slot that waits for a new value
+      // passes for a copy: only now, when nothing is evicted any more.
+      prepare_writes(operation);
+      plan_.operation(index);
+      drop_stale(operation);
     }
-    plan_.operation(index);
     for (const Use& use : operation.uses) {
       memory_.unpin(use.object, use.tier);
       memory_.after_use(use);
@@ -73,6 +79,25 @@ class Compiler {
     }
     for (const ObjectId object : footprint_.anchored_until[index]) {
       memory_.give_anchor(object);
+    }
+  }
+
+  bool is_certain() const { return input_.foresight == Foresight::whole_step; }
+
+  void prepare_writes(const Operation& operation) {
+    for (const Use& use : operation.uses) {
+      if (use.access == Access::write) {
+        memory_.prepare_write(use.object, use.tier);
+      }
+    }
+  }
+
+  /// What the operation changes is not current in other tiers.
+  void drop_stale(const Operation& operation) {
+    for (const Use& use : operation.uses) {
+      if (writes(use.access)) {
+        memory_.drop_others(use.object, use.tier);
+      }
     }
   }
 
@@ -109,10 +134,10 @@ class Compiler {
       if (use.tier != tier) {
         continue;
       }
-      if (use.access == Access::write) {
-        memory_.prepare_write(use.object, tier);
-      } else {
+      if (use.access != Access::write) {
         memory_.bring(use.object, tier);
+      } else if (is_certain()) {
+        memory_.prepare_write(use.object, tier);
       }
     }
   }
@@ -171,9 +196,8 @@ class Compiler {
 Schedule compile_with(const CompileInput& input, const VictimModel& model,
                       const std::vector<OperationGuide>* guides) {
   HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
-  check_trace(*input.trace, *input.objects, input.budgets.alignment);
-  const Footprint footprint = measure_footprint(
-      *input.trace, *input.objects, input.budgets.alignment, input.budgets.device.count() > 0);
+  check_trace(*input.trace, *input.objects, input.budgets.alignment, input.initial);
+  const Footprint footprint = measure_footprint(input);
   check_capacity(input, footprint);
   check_initial(input, footprint);
   // The walk does not know when the drive's other direction will be idle; the simulation does.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/trace.h"
+#include "scheduler/schedule.h"
 
 namespace headrace::scheduler {
 
@@ -23,7 +23,8 @@ struct Footprint {
   std::array<std::vector<int64_t>, 2> anchored_top;  ///< by operation
   std::array<std::vector<int64_t>, 2> floating;      ///< by operation
   std::array<std::vector<int64_t>, 2> transit;       ///< by operation; zero on the device
-  int64_t largest_transit = 0;  ///< also needed when the trace ends, for the last write-backs
+  int64_t largest_transit = 0;
+  int64_t end_in_host = 0;  ///< needed when the trace has ended, for the last write-backs
   /// Objects whose anchored slot is taken at an operation, and given back after it.
   std::vector<std::vector<ObjectId>> anchored_from;
   std::vector<std::vector<ObjectId>> anchored_until;
@@ -39,8 +40,8 @@ struct Footprint {
   Peak peak(Tier tier) const;
 };
 
-/// `has_device`: there is a device tier. The trace must be valid (check_trace).
-Footprint measure_footprint(const Trace& trace, const std::vector<ObjectFacts>& objects,
-                            Bytes alignment, bool has_device);
+/// The trace must be valid (check_trace). In the middle of a step anchored slots are where they
+/// are; an object that has none there yet gets one at the first operation.
+Footprint measure_footprint(const CompileInput& input);
 
 }  // namespace headrace::scheduler

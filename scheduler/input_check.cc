@@ -1,6 +1,7 @@
 #include "scheduler/input_check.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "scheduler/placement.h"
@@ -19,46 +20,49 @@ void check_object(const ObjectFacts& facts) {
   }
 }
 
-/// What an operation may do next with an object.
-enum class Life : uint8_t { unborn, alive, dead };
-
-void check_use(const Operation& operation, const Use& use, const ObjectFacts& facts, Life life) {
-  const auto fail = [&](std::string_view what) {
-    return InputError(
-        fmt::format("operation '{}', object '{}': {}", operation.name, facts.name, what));
-  };
+std::string fault_of_use(const Use& use, const ObjectFacts& facts, Life life) {
   if (use.tier == Tier::nvme) {
-    throw fail("operations use objects in device or host, not nvme");
+    return "operations use objects in device or host, not nvme";
   }
   if (use.tier > facts.floor) {
-    throw fail("used in host, but its floor is device");
+    return "used in host, but its floor is device";
   }
-  if (life != Life::alive && use.access != Access::write) {
-    throw fail(life == Life::unborn ? "used before it is written, and it has no home"
-                                    : "used after its value was discarded; it must be written");
+  if (life == Life::alive || use.access == Access::write) {
+    return "";
   }
+  if (life == Life::dead) {
+    return "used after its value was discarded; it must be written";
+  }
+  return facts.home ? "used before it is written" : "used before it is written, and it has no home";
 }
 
-const ObjectFacts& facts_of(const CompileInput& input, const Residency& residency) {
-  if (index_of(residency.object) >= input.objects->size()) {
-    throw InputError(fmt::format("initial residency: object {} is unknown; there are {}",
-                                 index_of(residency.object), input.objects->size()));
+/// The first object that the operation names a second time.
+std::optional<ObjectId> object_used_twice(const Operation& operation) {
+  std::vector<ObjectId> used;
+  used.reserve(operation.uses.size());
+  for (const Use& use : operation.uses) {
+    used.push_back(use.object);
   }
-  return (*input.objects)[index_of(residency.object)];
+  std::sort(used.begin(), used.end());
+  const auto twice = std::adjacent_find(used.begin(), used.end());
+  return twice == used.end() ? std::nullopt : std::optional(*twice);
 }
 
 void check_residency(const CompileInput& input, const Footprint& footprint,
                      const Residency& residency) {
-  const ObjectFacts& facts = facts_of(input, residency);
+  const ObjectFacts& facts = (*input.objects)[index_of(residency.object)];
   const auto fail = [&](std::string_view what) {
     return InputError(fmt::format("initial residency of '{}' in {} at {}: {}", facts.name,
                                   to_string(residency.tier), residency.offset, what));
   };
-  if (!facts.home) {
-    throw fail("an object without home cannot outlive a trace");
+  if (!facts.home && input.foresight == Foresight::whole_step) {
+    throw fail("an object without home cannot outlive a step");
   }
   if (residency.tier > facts.floor) {
     throw fail("below the object's floor");
+  }
+  if (residency.tier == Tier::nvme) {
+    return;
   }
   const auto t = static_cast<size_t>(residency.tier);
   const Bytes budget = residency.tier == Tier::device ? input.budgets.device : input.budgets.host;
@@ -80,35 +84,52 @@ void check_residency(const CompileInput& input, const Footprint& footprint,
 
 }  // namespace
 
-void check_trace(const Trace& trace, const std::vector<ObjectFacts>& objects, Bytes alignment) {
+std::string pass_operation(const Operation& operation, const std::vector<ObjectFacts>& objects,
+                           std::vector<Life>& lives) {
+  if (operation.lane != Lane::compute && operation.lane != Lane::cpu_optimizer) {
+    return fmt::format("operation '{}': lane {} only moves data", operation.name,
+                       to_string(operation.lane));
+  }
+  for (const Use& use : operation.uses) {
+    const uint32_t o = index_of(use.object);
+    if (o >= objects.size()) {
+      return fmt::format("operation '{}': object {} is unknown; there are {}", operation.name, o,
+                         objects.size());
+    }
+    if (const std::string fault = fault_of_use(use, objects[o], lives[o]); !fault.empty()) {
+      return fmt::format("operation '{}', object '{}': {}", operation.name, objects[o].name, fault);
+    }
+  }
+  if (const auto twice = object_used_twice(operation)) {
+    return fmt::format("operation '{}' uses object '{}' twice", operation.name,
+                       objects[index_of(*twice)].name);
+  }
+  for (const Use& use : operation.uses) {
+    lives[index_of(use.object)] = use.discard_after ? Life::dead : Life::alive;
+  }
+  return "";
+}
+
+void check_trace(const Trace& trace, const std::vector<ObjectFacts>& objects, Bytes alignment,
+                 const std::vector<Residency>& initial) {
   if (alignment.count() <= 0) {
     throw InputError(fmt::format("alignment {} must be positive", alignment));
   }
-  std::vector<Life> life(objects.size());
-  std::vector<int64_t> last_operation(objects.size(), -1);
+  std::vector<Life> lives(objects.size());
   for (size_t o = 0; o < objects.size(); ++o) {
     check_object(objects[o]);
-    life[o] = objects[o].home ? Life::alive : Life::unborn;
+    lives[o] = objects[o].home ? Life::alive : Life::unborn;
   }
-  for (size_t i = 0; i < trace.operations.size(); ++i) {
-    const Operation& operation = trace.operations[i];
-    if (operation.lane != Lane::compute && operation.lane != Lane::cpu_optimizer) {
-      throw InputError(fmt::format("operation '{}': lane {} only moves data", operation.name,
-                                   to_string(operation.lane)));
+  for (const Residency& residency : initial) {
+    if (index_of(residency.object) >= objects.size()) {
+      throw InputError(fmt::format("initial residency: object {} is unknown; there are {}",
+                                   index_of(residency.object), objects.size()));
     }
-    for (const Use& use : operation.uses) {
-      const uint32_t o = index_of(use.object);
-      if (o >= objects.size()) {
-        throw InputError(fmt::format("operation '{}': object {} is unknown; there are {}",
-                                     operation.name, o, objects.size()));
-      }
-      if (last_operation[o] == static_cast<int64_t>(i)) {
-        throw InputError(
-            fmt::format("operation '{}' uses object '{}' twice", operation.name, objects[o].name));
-      }
-      last_operation[o] = static_cast<int64_t>(i);
-      check_use(operation, use, objects[o], life[o]);
-      life[o] = use.discard_after ? Life::dead : Life::alive;
+    lives[index_of(residency.object)] = Life::alive;
+  }
+  for (const Operation& operation : trace.operations) {
+    if (const std::string fault = pass_operation(operation, objects, lives); !fault.empty()) {
+      throw InputError(fault);
     }
   }
 }
@@ -117,11 +138,11 @@ void check_initial(const CompileInput& input, const Footprint& footprint) {
   std::vector<Residency> sorted;
   std::vector<std::array<uint8_t, kTierCount>> seen(input.objects->size());
   for (const Residency& residency : input.initial) {
-    const ObjectFacts& facts = facts_of(input, residency);
+    const ObjectFacts& facts = (*input.objects)[index_of(residency.object)];
+    check_residency(input, footprint, residency);
     if (residency.tier == Tier::nvme) {
       continue;
     }
-    check_residency(input, footprint, residency);
     uint8_t& count = seen[index_of(residency.object)][static_cast<size_t>(residency.tier)];
     if (count++ != 0) {
       throw InputError(fmt::format("initial residency: '{}' appears twice in {}", facts.name,

@@ -11,9 +11,8 @@ namespace headrace::scheduler {
 
 LowerBound lower_bound(const CompileInput& input, Parking parking) {
   HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
-  check_trace(*input.trace, *input.objects, input.budgets.alignment);
-  const Footprint footprint = measure_footprint(
-      *input.trace, *input.objects, input.budgets.alignment, input.budgets.device.count() > 0);
+  check_trace(*input.trace, *input.objects, input.budgets.alignment, input.initial);
+  const Footprint footprint = measure_footprint(input);
   check_capacity(input, footprint);
   check_initial(input, footprint);
   const std::vector<ValueLife> lives = value_lives(input);

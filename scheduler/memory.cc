@@ -32,15 +32,16 @@ void Memory::load_initial() {
   }
   int64_t rank = 1;  // the list is ordered by last use
   for (const Residency& residency : input_.initial) {
+    Copy& resident = copy(residency.object, residency.tier);
     if (residency.tier == Tier::nvme) {
+      resident.valid = true;
       continue;
     }
-    Copy& resident = copy(residency.object, residency.tier);
     resident = {residency.offset, true, rank++};
     slots(residency.tier)
         .occupy(residency.offset, size(residency.object),
                 static_cast<int32_t>(index_of(residency.object)));
-    if (has_home_in(facts(residency.object), residency.tier)) {
+    if (anchor_of(facts(residency.object)) == residency.tier) {
       pin(residency.object, residency.tier);
     }
     plan_.note_slot(residency.object, residency.tier, residency.offset);
@@ -326,11 +327,18 @@ void Memory::finish() {
 std::vector<Residency> Memory::residents() const {
   std::vector<std::pair<int64_t, Residency>> found;
   for (uint32_t o = 0; o < copies_.size(); ++o) {
+    const ObjectId object{o};
+    const auto& home = facts(object).home;
     for (const Tier tier : {Tier::device, Tier::host}) {
-      const Copy& resident = copy(ObjectId{o}, tier);
-      if (resident.slot >= 0) {
-        found.push_back({resident.last_use, {ObjectId{o}, tier, resident.slot, false}});
+      const Copy& resident = copy(object, tier);
+      // An anchored slot without a value is found again by measure_footprint().
+      if (resident.slot >= 0 && (home == tier || resident.valid)) {
+        const bool dirty = home != tier && (!home || !is_valid(object, *home));
+        found.push_back({resident.last_use, {object, tier, resident.slot, dirty}});
       }
+    }
+    if (!home && is_valid(object, Tier::nvme)) {
+      found.push_back({copy(object, Tier::nvme).last_use, {object, Tier::nvme, 0, true}});
     }
   }
   std::stable_sort(found.begin(), found.end(),

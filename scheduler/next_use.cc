@@ -4,11 +4,20 @@
 
 namespace headrace::scheduler {
 
-NextUse::NextUse(const Trace& trace, const std::vector<ObjectFacts>& objects)
-    : first_(objects.size() + 1),
-      cursor_(objects.size()),
-      writes_end_(objects.size()),
-      persistent_(objects.size()) {
+NextUse::NextUse(const CompileInput& input)
+    : foresight_(input.foresight),
+      first_(input.objects->size() + 1),
+      cursor_(input.objects->size()),
+      writes_end_(input.objects->size()),
+      persistent_(input.objects->size()) {
+  const Trace& trace = *input.trace;
+  const std::vector<ObjectFacts>& objects = *input.objects;
+  for (const ObjectFacts& facts : objects) {
+    has_value_.push_back(facts.home.has_value() ? 1 : 0);
+  }
+  for (const Residency& residency : input.initial) {
+    has_value_[index_of(residency.object)] = 1;
+  }
   for (const Operation& operation : trace.operations) {
     for (const Use& use : operation.uses) {
       ++first_[index_of(use.object) + 1];
@@ -65,6 +74,9 @@ void NextUse::link(uint32_t object, bool persistent, uint32_t operations) {
 bool NextUse::value_is_needed(ObjectId object) const {
   const uint32_t i = index_of(object);
   const uint32_t at = first_[i] + cursor_[i];
+  if (foresight_ != Foresight::whole_step) {
+    return cursor_[i] == 0 ? has_value_[i] != 0 : !visits_[at - 1].discard_after;
+  }
   if (at < first_[i + 1]) {
     return visits_[at].access != Access::write;
   }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/trace.h"
+#include "scheduler/schedule.h"
 
 namespace headrace::scheduler {
 
@@ -15,7 +15,7 @@ class NextUse {
  public:
   static constexpr uint32_t kNever = UINT32_MAX;
 
-  NextUse(const Trace& trace, const std::vector<ObjectFacts>& objects);
+  explicit NextUse(const CompileInput& input);
 
   /// The object's use by the current operation is over.
   void advance(ObjectId object) { ++cursor_[index_of(object)]; }
@@ -29,13 +29,17 @@ class NextUse {
   /// Uses of the object that are over.
   uint32_t uses_over(ObjectId object) const { return cursor_[index_of(object)]; }
   /// The value held now is read later in this trace, or has to be at home when the trace ends.
+  /// Where other operations may come, every value that was not discarded is needed.
   bool value_is_needed(ObjectId object) const;
   /// An operation of this trace still changes the object.
   bool will_be_written(ObjectId object) const {
     return cursor_[index_of(object)] < writes_end_[index_of(object)];
   }
-  /// The value that the object has after the trace counts: it has a home and is not discarded.
+  /// The value that the object has after the trace goes home: it has one and is not discarded.
   bool outlives_trace(ObjectId object) const {
+    if (foresight_ == Foresight::expected_part) {
+      return false;
+    }
     const uint32_t end = first_[index_of(object) + 1];
     return persistent_[index_of(object)] != 0 &&
            (end == first_[index_of(object)] || !visits_[end - 1].discard_after);
@@ -60,6 +64,8 @@ class NextUse {
   }
   void link(uint32_t object, bool persistent, uint32_t operations);
 
+  Foresight foresight_ = Foresight::whole_step;
+  std::vector<uint8_t> has_value_;    ///< at the begin; where other operations may come
   std::vector<Visit> visits_;         ///< grouped by object, in trace order
   std::vector<uint32_t> first_;       ///< by object: its first visit
   std::vector<uint32_t> cursor_;      ///< by object: visits that are over

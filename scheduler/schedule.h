@@ -37,7 +37,7 @@ struct Schedule {
   /// in it.
   std::vector<Action> actions;
   std::vector<Residency> initial;  ///< what must be resident when it starts
-  /// What the arenas hold when it has ended, least recently used first: the next round's `initial`.
+  /// What the arenas hold when it has ended, least recently used first: the next `initial`.
   std::vector<Residency> final;
   Bytes peak_device;  ///< arena high water
   Bytes peak_host;
@@ -49,6 +49,17 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
+/// How far a trace can be relied on.
+enum class Foresight : uint8_t {
+  whole_step,  ///< it is a step from its begin to its end, and runs as it stands
+  /// It is expected to be the rest of a step whose operations are announced one by one; any of them
+  /// may turn out to be another. A value is therefore given up only when an operation has replaced
+  /// or discarded it, and objects without home are still there at the end.
+  expected_rest,
+  /// The same, but the step goes on after it: values stay where they are, changed ones too.
+  expected_part,
+};
+
 struct CompileInput {
   const Trace* trace = nullptr;
   const std::vector<ObjectFacts>* objects = nullptr;  ///< by ObjectId
@@ -57,7 +68,9 @@ struct CompileInput {
   /// What is resident now. Objects with home device or host must appear with their home slots;
   /// objects whose current value is on nvme need no entry. Home slots are packed at the low end of
   /// their arena. In order of last use, where that matters to the policy (lru).
+  /// In the middle of a step also dirty copies, and all of objects without home that have a value.
   std::vector<Residency> initial;
+  Foresight foresight = Foresight::whole_step;
 };
 
 /// Compiles the trace. Throws CapacityError naming operation, tier and the bytes missing when the

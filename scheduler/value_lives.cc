@@ -16,9 +16,7 @@ std::vector<std::array<bool, kTierCount>> initial_places(const CompileInput& inp
     }
   }
   for (const Residency& residency : input.initial) {
-    if (residency.tier != Tier::nvme) {
-      places[index_of(residency.object)][static_cast<size_t>(residency.tier)] = true;
-    }
+    places[index_of(residency.object)][static_cast<size_t>(residency.tier)] = true;
   }
   for (const Residency& residency : input.initial) {
     const auto& home = objects[index_of(residency.object)].home;
@@ -37,7 +35,7 @@ std::vector<ValueLife> value_lives(const CompileInput& input) {
   std::vector<std::vector<ValueLife>> by_object(objects.size());
   std::vector<bool> discarded(objects.size());
   for (uint32_t o = 0; o < objects.size(); ++o) {
-    if (objects[o].home) {
+    if (objects[o].home || places[o] != std::array<bool, kTierCount>()) {
       by_object[o].push_back({ObjectId{o}, -1, places[o], {}, false});
     }
   }

@@ -5,64 +5,18 @@
 #include <set>
 #include <vector>
 
-#include "aio/io.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "support/temporary_folder.h"
-#include "tiers/host_memory.h"
+#include "tests/engine/three_tiers.h"
 
 namespace headrace::engine {
 namespace {
 
 using scheduler::Access;
 using scheduler::Lane;
+using test::Tiers;
 
 constexpr int64_t kSlot = 4096;
-
-/// The three tiers with small arenas, as Engine builds them.
-struct Tiers {
-  Tiers(Bytes device_size, Bytes host_size, aio::BackendKind backend)
-      : device(device::make_cpu_device()),
-        host_memory(host_size, false),
-        host_arena(Tier::host, host_memory.data(), host_size) {
-    if (device_size > Bytes(0)) {
-      device_memory = device->allocate(device_size);
-      device_arena =
-          std::make_unique<tiers::Arena>(Tier::device, device_memory->data(), device_size);
-    }
-    aio::IoEngineOptions io_options;
-    io_options.backend = backend;
-    io = aio::IoEngine::create(io_options);
-    tiers::ExtentStoreOptions options;
-    options.paths = {folder.path()};
-    options.disk_budget = kMiB * 256;
-    options.growth_step = kMiB * 4;
-    extents = tiers::ExtentStore::create(options, io);
-    compute = device->create_stream("compute");
-    down = device->create_stream("down");
-    up = device->create_stream("up");
-    tiers::TieredStore::Parts parts;
-    parts.device_arena = device_arena.get();
-    parts.host_arena = &host_arena;
-    parts.extents = extents;
-    parts.host_to_device = down.get();
-    parts.device_to_host = up.get();
-    store = std::make_unique<tiers::TieredStore>(parts);
-  }
-
-  test::TemporaryFolder folder;
-  std::unique_ptr<device::Device> device;
-  tiers::HostMemory host_memory;
-  tiers::Arena host_arena;
-  std::unique_ptr<device::Memory> device_memory;
-  std::unique_ptr<tiers::Arena> device_arena;
-  std::shared_ptr<aio::IoEngine> io;
-  std::shared_ptr<tiers::ExtentStore> extents;
-  std::unique_ptr<device::Stream> compute;
-  std::unique_ptr<device::Stream> down;
-  std::unique_ptr<device::Stream> up;
-  std::unique_ptr<tiers::TieredStore> store;
-};
 
 struct Program {
   scheduler::Trace trace;
@@ -315,7 +269,7 @@ TEST_P(ExecutorRandomPrograms, EveryOperationSeesWhatASequentialRunSees) {
     const Bytes host =
         scheduler::minimum_host_budget(program.trace, program.objects, device, Bytes(kSlot)) +
         Bytes(kSlot * static_cast<int64_t>(random.below(4)));
-    Tiers tiers(device, host, c.backend);
+    Tiers tiers(device, host, test::io_engine(c.backend));
     const int repeats = 2;
     ASSERT_EQ(executed_digests(program, repeats, tiers, *policy, device, host),
               sequential_digests(program, repeats));
@@ -332,7 +286,8 @@ INSTANTIATE_TEST_SUITE_P(All, ExecutorRandomPrograms,
 
 class ExecutorErrors : public testing::Test {
  protected:
-  ExecutorErrors() : tiers_(Bytes(0), Bytes(kSlot * 8), aio::BackendKind::thread_pool) {
+  ExecutorErrors()
+      : tiers_(Bytes(0), Bytes(kSlot * 8), test::io_engine(aio::BackendKind::thread_pool)) {
     program_.objects.push_back({"a", Bytes(kSlot), Tier::host, std::nullopt});
     tiers_.store->add({"a", Bytes(kSlot), false});
   }
