@@ -90,13 +90,13 @@ function(headrace_library name)
   headrace_precompile(${target} "${shared}" ${library_PRECOMPILE})
 endfunction()
 
-# headrace_tests(NAME DEPS... [SHARED_HEADERS TARGET] [LABEL LABEL] [SHARDS COUNT] [TIMING PATTERN]): one
+# headrace_tests(NAME DEPS... [SHARED_HEADERS TARGET] [LABEL LABEL] [SHARDS COUNT] [ALONE PATTERN]): one
 # GoogleTest binary of all .cc files of the folder and the ctest entry NAME with the label, by default
 # unit. Suites named *Slow stay out of it: see headrace_slow_tests(). SHARDS: as many entries, NAME_1
-# and so on, share the tests. TIMING: the tests of this pattern measure time; they have an entry
-# NAME_timing, beside which ctest runs nothing else.
+# and so on, share the tests. ALONE: the tests of this pattern measure time or a limit of the machine;
+# they have an entry NAME_alone, beside which ctest runs nothing else.
 function(headrace_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 tests "" "SHARED_HEADERS;LABEL;SHARDS;TIMING" "")
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "SHARED_HEADERS;LABEL;SHARDS;ALONE" "")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   if(NOT sources)
     return()
@@ -117,10 +117,10 @@ function(headrace_tests name)
     set(tests_LABEL unit)
   endif()
   set(left_out "*Slow.*")
-  if(tests_TIMING)
-    string(APPEND left_out ":${tests_TIMING}")
-    headrace_test_entry(${name}_timing ${target} "${tests_TIMING}-*Slow.*" ${tests_LABEL})
-    set_tests_properties(${name}_timing PROPERTIES RUN_SERIAL ON)
+  if(tests_ALONE)
+    string(APPEND left_out ":${tests_ALONE}")
+    headrace_test_entry(${name}_alone ${target} "${tests_ALONE}-*Slow.*" ${tests_LABEL})
+    set_tests_properties(${name}_alone PROPERTIES RUN_SERIAL ON)
   endif()
   if(NOT tests_SHARDS)
     headrace_test_entry(${name} ${target} "-${left_out}" ${tests_LABEL})

@@ -94,8 +94,8 @@ struct Owner {
 };
 
 std::string owner_text(const Owner& owner) {
-  return fmt::format("host {}, process {}, start {}, since {}", owner.host,
-                     owner.process, owner.start_ticks, utc_text(std::time(nullptr), "%Y-%m-%dT%H:%M:%SZ"));
+  return fmt::format("host {}, process {}, start {}, since {}", owner.host, owner.process,
+                     owner.start_ticks, utc_text(std::time(nullptr), "%Y-%m-%dT%H:%M:%SZ"));
 }
 
 /// Empty where the text is not that of a LOCK file.
@@ -178,7 +178,8 @@ std::string make_run_id() {
   std::string host = known_host_name().substr(0, 40);
   std::replace_if(
       host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
-  return fmt::format("{}-{}-{}-{}", host, ::getpid(), utc_text(std::time(nullptr), "%Y%m%dT%H%M%S"), count++);
+  return fmt::format("{}-{}-{}-{}", host, ::getpid(), utc_text(std::time(nullptr), "%Y%m%dT%H%M%S"),
+                     count++);
 }
 
 bool is_run_directory(const std::string& path) {
