@@ -83,7 +83,7 @@ class Command {
         name, numbers, [&variable](int64_t number) { variable = static_cast<Choice>(number); },
         help);
   }
-  /// How often the option was given.
+  /// How many values the option was given.
   size_t count(const std::string& name) const;
 
   /// Empty: go on. Otherwise help, version or what is wrong was printed, and the process is to end
