@@ -6,7 +6,6 @@
 //   gpu_bench --cpu     the same on the CPU device
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/command_line.h"
 #include "base/random.h"
 #include "device/device.h"
 #include "device/gpu.h"
@@ -381,12 +381,14 @@ int run(bool on_cpu, bool quick) {
 }  // namespace headrace
 
 int main(int argc, char** argv) {
-  CLI::App app("What a GPU reaches beside its limits");
+  headrace::Command app("What a GPU reaches beside its limits");
   bool on_cpu = false;
   bool quick = false;
   app.add_flag("--cpu", on_cpu, "The CPU device instead of a GPU");
   app.add_flag("--quick", quick, "Small sizes, measured once");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     return headrace::run(on_cpu, quick);
   } catch (const std::exception& error) {

@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/command_line.h"
 #include "base/error.h"
 #include "bench/io_comparison.h"
 
@@ -165,7 +165,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   headrace::bench::Options options;
-  CLI::App app("Our I/O engine against fio, in alternated passes over one file");
+  headrace::Command app("Our I/O engine against fio, in alternated passes over one file");
   app.add_option("path", options.path, "file to make; one that exists is refused")->required();
   app.add_option("--size", options.size, "bytes per pass")->capture_default_str();
   app.add_option("--sweep-size", options.sweep_size, "bytes per pass while looking for settings")
@@ -174,11 +174,11 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--mode", options.mode)
-      ->check(CLI::IsMember({"read", "write", "mixed", "all"}))
+      ->check_one_of({"read", "write", "mixed", "all"})
       ->capture_default_str();
-  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rounds", options.rounds)->check_positive()->capture_default_str();
   app.add_option("--submission", options.submission, "of ours")
-      ->check(CLI::IsMember({"interrupt", "sq_poll", "io_poll"}))
+      ->check_one_of({"interrupt", "sq_poll", "io_poll"})
       ->capture_default_str();
   app.add_option("--json", options.json, "file for the report");
   app.add_flag("--single", options.single, "ours alone, with --block and --depth");
@@ -186,9 +186,11 @@ int main(int argc, char** argv) {
   app.add_option("--depth", options.depth, "parts in flight")->capture_default_str();
   app.add_flag("--adaptive", options.adaptive, "ours looks for the depth while it runs");
   app.add_option("--backend", options.backend)
-      ->check(CLI::IsMember({"io_uring", "threads"}))
+      ->check_one_of({"io_uring", "threads"})
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     headrace::bench::run(options);
   } catch (const headrace::Error& error) {

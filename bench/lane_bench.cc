@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 
+#include "base/command_line.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "bench/lane_steps.h"
@@ -77,13 +77,15 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   headrace::Options options;
-  CLI::App app("Predicted and measured step times");
+  headrace::Command app("Predicted and measured step times");
   app.add_option("--folder", options.folder, "Folder for files, on the drive to use")->required();
   app.add_flag("--machine", options.machine, "At the machine's own rates");
   app.add_option("--only", options.only, "Settings whose name contains this");
   app.add_option("--warm-up", options.warm_up, "Steps before the measured ones");
   app.add_option("--steps", options.steps, "Measured steps");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     headrace::run(options);
   } catch (const std::exception& error) {

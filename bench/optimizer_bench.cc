@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/command_line.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/parallel.h"
@@ -260,13 +260,15 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Optimizer updates against moving the same bytes");
+  headrace::Command app("Optimizer updates against moving the same bytes");
   app.add_option("--millions", arguments.millions, "elements, in units of 2^20");
   app.add_option("--threads", arguments.threads, "threads, one run each");
-  app.add_option("--rounds", arguments.rounds, "pairs of runs per line")->check(CLI::Range(1, 999));
+  app.add_option("--rounds", arguments.rounds, "pairs of runs per line")->check_range(1, 999);
   app.add_option("--only", arguments.only, "variants whose name has this in it");
   app.add_option("--json", arguments.json, "file for the results");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     run(arguments);
   } catch (const headrace::Error& error) {

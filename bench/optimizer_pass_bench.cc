@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aio/io.h"
+#include "base/command_line.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/random.h"
@@ -353,7 +353,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   headrace::Options options;
-  CLI::App app("The optimizer pass from nvme to nvme against its limits");
+  headrace::Command app("The optimizer pass from nvme to nvme against its limits");
   app.add_option("path", options.path, "folder on the drive")->required();
   app.add_option("--host-memory", options.host_memory,
                  "arena of the pass; the limits take another");
@@ -366,7 +366,9 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"optimal", "lru"}));
   app.add_flag("--verify,!--no-verify", options.verify, "check the checksums of reads");
   app.add_option("--json", options.json, "file for the result");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     headrace::run(options);
   } catch (const headrace::Error& error) {

@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/command_line.h"
 #include "base/error.h"
 #include "engine/memory_plan.h"
 #include "model/network_block.h"
@@ -265,14 +265,14 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   headrace::Options options;
-  CLI::App app("Schedules of training steps against their lower bound");
+  headrace::Command app("Schedules of training steps against their lower bound");
   app.add_option("--nvme-read", options.nvme_read, "bytes per second")->capture_default_str();
   app.add_option("--nvme-write", options.nvme_write, "bytes per second")->capture_default_str();
   app.add_option("--link", options.link, "bytes per second, each way")->capture_default_str();
   app.add_option("--flops", options.flops, "sustained on the device")->capture_default_str();
   app.add_option("--sequence", options.sequence, "tokens of a micro-batch")->capture_default_str();
   app.add_option("--steps", options.steps, "steps in a row; the last is reported")
-      ->check(CLI::Range(1, 100))
+      ->check_range(1, 100)
       ->capture_default_str();
   app.add_flag("--overlap,!--no-overlap", options.overlap,
                "update during backward (speculative) where the plan finds it faster");
@@ -280,7 +280,9 @@ int main(int argc, char** argv) {
                "let the plan choose what blocks save for backward, with durations by FLOP count");
   app.add_option("--only", options.only, "only the setups whose title holds this text");
   app.add_option("--json", options.json, "write the results to this file as well");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     headrace::run(options);
   } catch (const std::exception& error) {

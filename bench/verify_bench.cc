@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "aio/io.h"
+#include "base/command_line.h"
 #include "base/error.h"
 #include "base/median.h"
 #include "base/random.h"
@@ -110,13 +110,15 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   headrace::Options options;
-  CLI::App app("headrace verify against fio reading the same file");
+  headrace::Command app("headrace verify against fio reading the same file");
   app.add_option("folder", options.path, "on the drive to measure")->required();
   app.add_option("--size", options.size, "bytes to check");
   app.add_option("--object", options.object, "bytes of each value");
   app.add_option("--rounds", options.rounds, "alternated measurements");
   app.add_option("--json", options.json, "also write the report here");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
+  }
   try {
     headrace::run(options);
   } catch (const headrace::Error& error) {

@@ -16,55 +16,129 @@ function(headrace_embed target function)
   set_source_files_properties("${output}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
-# headrace_precompile(TARGET HEADERS...): precompiles these headers and those that nearly every source
-# includes: reading headers is most of the compile time.
-function(headrace_precompile target)
-  target_precompile_headers(
-    ${target} PRIVATE ${ARGN} <fmt/format.h> <algorithm> <array> <atomic> <chrono>
-    <condition_variable> <functional> <map> <memory> <mutex> <optional> <span> <string> <thread>
-    <vector>)
+# headrace_shared_headers(NAME LIBRARY|PROGRAM HEADERS... [LINK TARGETS...]): precompiles these headers and the common ones
+# once, for all targets that name it in headrace_precompile(): reading headers is most of the compile
+# time. LIBRARY or PROGRAM: whose code generation options it has. Only GCC takes a precompiled header of
+# a target with other definitions.
+set(HEADRACE_COMMON_HEADERS
+    <fmt/format.h> <algorithm> <array> <atomic> <cerrno> <chrono> <cmath> <condition_variable> <cstring>
+    <deque> <filesystem> <fstream> <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span>
+    <string> <thread> <vector>)
+function(headrace_shared_headers name kind)
+  cmake_parse_arguments(PARSE_ARGV 2 shared "" "" "LINK")
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  set(source "${PROJECT_BINARY_DIR}/${name}.cc")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "")
+  add_library(${name} OBJECT "${source}")
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE Threads::Threads fmt::fmt spdlog::spdlog ${shared_LINK})
+  if(TARGET OpenMP::OpenMP_CXX)
+    target_link_libraries(${name} PRIVATE OpenMP::OpenMP_CXX)
+  endif()
+  if(kind STREQUAL "PROGRAM")
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${name} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
+  endif()
+  headrace_precompile(${name} "" ${shared_UNPARSED_ARGUMENTS})
+endfunction()
+
+# headrace_precompile(TARGET SHARED HEADERS...): the precompiled header of the target is that of the
+# target SHARED, or, where that is not, one of its own with HEADERS and the common ones.
+function(headrace_precompile target shared)
+  if(TARGET "${shared}")
+    target_precompile_headers(${target} REUSE_FROM ${shared})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN} ${HEADRACE_COMMON_HEADERS})
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -fpch-preprocess)  # lets ccache work with it
   endif()
 endfunction()
 
-# headrace_optimize_lightly(TARGET): for sources that are compiled more often than they run: saves a
-# third of their compile time.
+# headrace_optimize_lightly(TARGET [FILES...]): for sources, all or these patterns of the folder, that
+# are compiled more often than they run: saves a third of their compile time.
 function(headrace_optimize_lightly target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+    return()
+  endif()
+  foreach(pattern ${ARGN})
+    file(GLOB files CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${pattern}")
+    if(NOT files)
+      message(FATAL_ERROR "No file of ${CMAKE_CURRENT_SOURCE_DIR} is named ${pattern}")
+    endif()
+    set_property(SOURCE ${files} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+  endforeach()
 endfunction()
 
-# headrace_library(NAME [PRECOMPILE HEADERS...] [LINK TARGETS...]): a static library of all .cc files
-# below the folder. Sources are globbed so that a file cannot be forgotten.
+# headrace_library(NAME [OWN_HEADERS] [PRECOMPILE HEADERS...] [LINK TARGETS...]): a static library of all
+# .cc files below the folder. Sources are globbed so that a file cannot be forgotten. OWN_HEADERS: it
+# does not share the precompiled header of the other libraries.
 function(headrace_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 library "" "" "PRECOMPILE;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 library "OWN_HEADERS" "" "PRECOMPILE;LINK")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   set(target headrace_${name})
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
   target_link_libraries(${target} PUBLIC ${library_LINK})
-  headrace_precompile(${target} ${library_PRECOMPILE})
+  set(shared headrace_library_headers)
+  if(library_OWN_HEADERS)
+    set(shared "")
+  endif()
+  headrace_precompile(${target} "${shared}" ${library_PRECOMPILE})
 endfunction()
 
-# headrace_tests(NAME DEPS...): one GoogleTest binary of all .cc files of the folder, one ctest
-# entry with the label unit. Suites named *Slow stay out of it: see headrace_slow_tests().
+# headrace_tests(NAME DEPS... [SHARED_HEADERS TARGET] [LABEL LABEL] [SHARDS COUNT] [ALONE PATTERN]): one
+# GoogleTest binary of all .cc files of the folder and the ctest entry NAME with the label, by default
+# unit. Suites named *Slow stay out of it: see headrace_slow_tests(). SHARDS: as many entries, NAME_1
+# and so on, share the tests. ALONE: the tests of this pattern measure time or a limit of the machine;
+# they have an entry NAME_alone, beside which ctest runs nothing else.
 function(headrace_tests name)
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "SHARED_HEADERS;LABEL;SHARDS;ALONE" "")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   if(NOT sources)
     return()
   endif()
   set(target ${name}_tests)
   add_executable(${target} ${sources} "${PROJECT_SOURCE_DIR}/tests/support/tsan_suppressions.cc")
-  target_link_libraries(${target} PRIVATE ${ARGN} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${target} PRIVATE ${tests_UNPARSED_ARGUMENTS} GTest::gmock GTest::gtest_main)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  if(NOT tests_SHARED_HEADERS)
+    set(tests_SHARED_HEADERS headrace_test_headers)
+  endif()
   # GoogleTest and fmt are most of a test's compile time.
-  headrace_precompile(${target} <gmock/gmock.h> <gtest/gtest.h>)
+  headrace_precompile(${target} ${tests_SHARED_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
   headrace_optimize_lightly(${target})
   target_compile_definitions(${target} PRIVATE HEADRACE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                HEADRACE_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Slow.*
+  if(NOT tests_LABEL)
+    set(tests_LABEL unit)
+  endif()
+  set(left_out "*Slow.*")
+  if(tests_ALONE)
+    string(APPEND left_out ":${tests_ALONE}")
+    headrace_test_entry(${name}_alone ${target} "${tests_ALONE}-*Slow.*" ${tests_LABEL})
+    set_tests_properties(${name}_alone PROPERTIES RUN_SERIAL ON)
+  endif()
+  if(NOT tests_SHARDS)
+    headrace_test_entry(${name} ${target} "-${left_out}" ${tests_LABEL})
+    return()
+  endif()
+  foreach(shard RANGE 1 ${tests_SHARDS})
+    headrace_test_entry(${name}_${shard} ${target} "-${left_out}" ${tests_LABEL})
+    math(EXPR index "${shard} - 1")
+    set_tests_properties(${name}_${shard} PROPERTIES ENVIRONMENT
+                         "GTEST_TOTAL_SHARDS=${tests_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
+endfunction()
+
+# headrace_test_entry(NAME TARGET FILTER LABEL): a ctest entry for these tests of a GoogleTest binary.
+function(headrace_test_entry name target filter label)
+  add_test(NAME ${name} COMMAND ${target} "--gtest_filter=${filter}"
            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${label})
 endfunction()
 
 # headrace_slow_tests(NAME): a ctest entry with the label slow for the *Slow suites of the binary that

@@ -13,4 +13,7 @@ case "$preset" in
         select=(-L unit) ;;
   *) select=(-LE 'slow|gpu|fault|fuzz') ;;
 esac
-ctest --test-dir "build/$preset" --output-on-failure "${select[@]}" "$@"
+# One more than there are cores, because tests wait for the drive. Their models are small: more threads
+# than this would wait for each other, busily.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+ctest --test-dir "build/$preset" --parallel "$(($(nproc) + 1))" --output-on-failure "${select[@]}" "$@"

@@ -1,7 +1,6 @@
 #include "tiers/run_directory.h"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -13,7 +12,7 @@
 #include <atomic>
 #include <cctype>
 #include <cerrno>
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -25,6 +24,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/utc.h"
 
 namespace headrace::tiers {
 
@@ -43,11 +43,6 @@ constexpr size_t kRunIdLengthMax = 128;
 std::string known_host_name() {
   const std::string name = host_name();
   return name.empty() ? "unknown-host" : name;
-}
-
-/// UTC, to the second.
-std::tm utc_now() {
-  return fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()));
 }
 
 std::string read_text(const std::string& path) {
@@ -99,8 +94,8 @@ struct Owner {
 };
 
 std::string owner_text(const Owner& owner) {
-  return fmt::format("host {}, process {}, start {}, since {:%Y-%m-%dT%H:%M:%SZ}", owner.host,
-                     owner.process, owner.start_ticks, utc_now());
+  return fmt::format("host {}, process {}, start {}, since {}", owner.host, owner.process,
+                     owner.start_ticks, utc_text(std::time(nullptr), "%Y-%m-%dT%H:%M:%SZ"));
 }
 
 /// Empty where the text is not that of a LOCK file.
@@ -183,7 +178,8 @@ std::string make_run_id() {
   std::string host = known_host_name().substr(0, 40);
   std::replace_if(
       host.begin(), host.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
-  return fmt::format("{}-{}-{:%Y%m%dT%H%M%S}-{}", host, ::getpid(), utc_now(), count++);
+  return fmt::format("{}-{}-{}-{}", host, ::getpid(), utc_text(std::time(nullptr), "%Y%m%dT%H%M%S"),
+                     count++);
 }
 
 bool is_run_directory(const std::string& path) {

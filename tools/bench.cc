@@ -31,13 +31,13 @@ struct Arguments {
   bool use_accelerator_pin_memory = false;
 };
 
-void say_without_effect(const CLI::App& command, const char* flag, const char* reason) {
+void say_without_effect(const Command& command, const char* flag, const char* reason) {
   if (command.count(flag) > 0) {
     fmt::print("{} has no effect: {}\n", flag, reason);
   }
 }
 
-void say_what_is_different(const CLI::App& command) {
+void say_what_is_different(const Command& command) {
   say_without_effect(command, "--fast_io_size", "it belongs to the torch_fastio engine");
   say_without_effect(command, "--single_submit",
                      "the ring takes all requests that are ready in one call");
@@ -70,7 +70,7 @@ std::vector<std::string> folders_of(const Arguments& arguments) {
   return folders;
 }
 
-void run(Arguments arguments, const CLI::App& command) {
+void run(Arguments arguments, const Command& command) {
   if (arguments.engine.starts_with("torch")) {
     throw UsageError("--engine " + arguments.engine +
                      " measures PyTorch, not this engine: use ds_io for it");
@@ -86,7 +86,7 @@ void run(Arguments arguments, const CLI::App& command) {
   fmt::print("{}", aio::render(aio::run_io_bench(options)));
 }
 
-void add_layout_flags(CLI::App& command, Arguments& arguments) {
+void add_layout_flags(Command& command, Arguments& arguments) {
   command.add_option("--folder", arguments.folder, "Folder on the storage");
   command.add_option("--folder_to_device_mapping", arguments.mappings,
                      "DIR:DEVICE, several: a task for each; the device has no effect");
@@ -114,9 +114,9 @@ void add_layout_flags(CLI::App& command, Arguments& arguments) {
                    "A new file for each repetition");
 }
 
-void add_flags_without_effect(CLI::App& command, Arguments& arguments) {
+void add_flags_without_effect(Command& command, Arguments& arguments) {
   command.add_option("--engine", arguments.engine, "aio_handle, aio_basic: no effect")
-      ->check(CLI::IsMember({"aio_handle", "aio_basic", "torch_io", "torch_fastio"}));
+      ->check_one_of({"aio_handle", "aio_basic", "torch_io", "torch_fastio"});
   command.add_option("--fast_io_size", arguments.fast_io_size, "No effect");
   command.add_flag("--single_submit", arguments.single_submit, "No effect");
   command.add_flag("--gpu", arguments.gpu, "No effect");
@@ -129,11 +129,11 @@ void add_flags_without_effect(CLI::App& command, Arguments& arguments) {
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Benchmarks");
+void add_bench(Command& app) {
+  Command* bench = app.add_subcommand("bench", "Benchmarks");
   bench->require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* io =
+  Command* io =
       bench->add_subcommand("io", "Whole buffers to and from files, with the flags of ds_io");
   add_layout_flags(*io, *arguments);
   add_flags_without_effect(*io, *arguments);

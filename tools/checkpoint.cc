@@ -1,11 +1,10 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 
 #include "base/error.h"
+#include "base/utc.h"
 #include "engine/run_access.h"
 #include "tools/command.h"
 
@@ -21,8 +20,7 @@ struct Arguments {
 };
 
 std::string time_text(int64_t unix_nanoseconds) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
-                     fmt::gmtime(static_cast<std::time_t>(unix_nanoseconds / 1'000'000'000)));
+  return utc_text(unix_nanoseconds / 1'000'000'000, "%Y-%m-%d %H:%M:%S UTC");
 }
 
 void list(const Arguments& arguments) {
@@ -80,10 +78,10 @@ void restore(const Arguments& arguments) {
                  : "");
 }
 
-CLI::App* add_action(CLI::App& command, const std::shared_ptr<Arguments>& arguments,
-                     const std::string& name, const std::string& help,
-                     void (*action)(const Arguments&)) {
-  CLI::App* added = command.add_subcommand(name, help);
+Command* add_action(Command& command, const std::shared_ptr<Arguments>& arguments,
+                    const std::string& name, const std::string& help,
+                    void (*action)(const Arguments&)) {
+  Command* added = command.add_subcommand(name, help);
   added->add_option("--run", arguments->run, "Run directory, or output folder of the training")
       ->required();
   added->callback([arguments, action] { action(*arguments); });
@@ -92,26 +90,26 @@ CLI::App* add_action(CLI::App& command, const std::shared_ptr<Arguments>& argume
 
 }  // namespace
 
-void add_checkpoint(CLI::App& app) {
+void add_checkpoint(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("checkpoint", "List, take, delete and go back to snapshots of a run");
   command->require_subcommand(1);
   add_action(*command, arguments, "list", "Generations that the run holds", list);
-  CLI::App* create_action = add_action(*command, arguments, "create",
-                                       "Keep the current generation; no data is copied", create);
+  Command* create_action = add_action(*command, arguments, "create",
+                                      "Keep the current generation; no data is copied", create);
   create_action->add_option("--nvme-budget", arguments->nvme_budget, "Most bytes on NVMe");
-  for (CLI::App* with_generation :
-       {add_action(*command, arguments, "delete", "Delete a snapshot and free its space", remove),
-        add_action(*command, arguments, "restore",
-                   "Make a snapshot the generation that training goes on from", restore)}) {
+  Command* delete_action =
+      add_action(*command, arguments, "delete", "Delete a snapshot and free its space", remove);
+  Command* restore_action =
+      add_action(*command, arguments, "restore",
+                 "Make a snapshot the generation that training goes on from", restore);
+  for (Command* with_generation : {delete_action, restore_action}) {
     with_generation->add_option("--generation", arguments->generation, "Number of the snapshot")
         ->required();
-    if (with_generation->get_name() == "restore") {
-      with_generation->add_flag("--discard-current", arguments->discard_current,
-                                "Do not keep the current generation as a snapshot");
-    }
   }
+  restore_action->add_flag("--discard-current", arguments->discard_current,
+                           "Do not keep the current generation as a snapshot");
 }
 
 }  // namespace headrace::tools

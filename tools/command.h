@@ -1,25 +1,26 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <atomic>
+
+#include "base/command_line.h"
 
 namespace headrace::tools {
 
 /// Each adds its subcommand to the application. When the command line chose it, its callback does
 /// the work and throws headrace::Error on failure.
-void add_train(CLI::App& app);
-void add_plan(CLI::App& app);
-void add_report(CLI::App& app);
-void add_init_model(CLI::App& app);
-void add_probe(CLI::App& app);
-void add_bench(CLI::App& app);
-void add_doctor(CLI::App& app);
-void add_checkpoint(CLI::App& app);
-void add_verify(CLI::App& app);
-void add_export(CLI::App& app);
-void add_import(CLI::App& app);
+void add_train(Command& app);
+void add_plan(Command& app);
+void add_report(Command& app);
+void add_init_model(Command& app);
+void add_probe(Command& app);
+void add_bench(Command& app);
+void add_doctor(Command& app);
+void add_checkpoint(Command& app);
+void add_verify(Command& app);
+void add_export(Command& app);
+void add_import(Command& app);
 /// `different` becomes true where a comparison found a difference, which is no failure.
-void add_trace(CLI::App& app, bool& different);
+void add_trace(Command& app, bool& different);
 
 /// Set by the first SIGINT or SIGTERM once watch_signals() was called; the second one ends the
 /// process.

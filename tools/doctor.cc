@@ -24,9 +24,9 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app) {
+void add_doctor(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "doctor", "What this machine has for a run, what holds it back, and how to change it");
   command->add_option("--path", arguments->paths,
                       "Folders that are to hold state; standard: the current one");

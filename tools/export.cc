@@ -43,30 +43,28 @@ void run(Arguments arguments) {
 
 }  // namespace
 
-void add_export(CLI::App& app) {
+void add_export(Command& app) {
   static const std::map<std::string, DType> dtypes{
       {"bf16", DType::bf16}, {"fp16", DType::f16}, {"fp32", DType::f32}};
   auto arguments = std::make_shared<Arguments>();
   engine::ExportOptions& options = arguments->options;
-  CLI::App* command = app.add_subcommand("export", "Write a generation of a run as a model folder");
+  Command* command = app.add_subcommand("export", "Write a generation of a run as a model folder");
   command->add_option("--run", arguments->run, "Run directory, or output folder of the training")
       ->required();
   command->add_option("--output", options.output_folder, "Folder for the model")->required();
   command->add_option("--generation", options.generation,
                       "A snapshot; without it the current generation");
   command
-      ->add_option("--dtype", options.dtype,
+      ->add_choice("--dtype", options.dtype, dtypes,
                    "bf16, fp16, or fp32 for the master weights; without it that of the training")
-      ->transform(CLI::CheckedTransformer(dtypes))
       ->option_text("bf16|fp16|fp32");
   static const std::map<std::string, bool> formats{{"huggingface", false},
                                                    {"deepspeed-universal", true}};
   command
-      ->add_option(
-          "--format", arguments->universal,
+      ->add_choice(
+          "--format", arguments->universal, formats,
           "huggingface (safetensors), or deepspeed-universal: fp32, exp_avg and exp_avg_sq "
           "of each parameter")
-      ->transform(CLI::CheckedTransformer(formats))
       ->option_text("huggingface|deepspeed-universal");
   command->add_option("--max-shard-size", arguments->max_shard_size,
                       "Largest safetensors file, such as 5GB");

@@ -26,9 +26,9 @@ void run(const engine::ImportOptions& options) {
 
 }  // namespace
 
-void add_import(CLI::App& app) {
+void add_import(Command& app) {
   auto options = std::make_shared<engine::ImportOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "import", "Make a run of a Hugging Face folder or a universal checkpoint of DeepSpeed");
   command->add_option("--input", options->input_folder, "The folder to read")->required();
   command
@@ -43,7 +43,7 @@ void add_import(CLI::App& app) {
   command
       ->add_option("--next-sequence", options->next_sequence,
                    "Sequences of the data's order that were trained on already")
-      ->check(CLI::NonNegativeNumber);
+      ->check_not_negative();
   command->add_option("--run-id", options->run_id, "Name of the run");
   command->callback([options] { run(*options); });
 }

@@ -39,14 +39,14 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_init_model(CLI::App& app) {
+void add_init_model(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("init-model", "Write a model with random weights, in Hugging Face layout");
   command->add_option("--preset", arguments->preset, "Shape: " + joined_presets())->required();
   command->add_option("--output", arguments->output, "Folder to write")->required();
   command->add_option("--dtype", arguments->dtype, "Of the stored weights")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check_one_of({"f32", "bf16"})
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "The weights depend on it alone")
       ->capture_default_str();

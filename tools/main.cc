@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "base/command_line.h"
 #include "base/error.h"
 #include "tools/command.h"
 
@@ -12,7 +13,7 @@ namespace {
 constexpr int kDifferent = 1;
 
 int run(int argc, char** argv) {
-  CLI::App app{"Headrace trains models whose training state does not fit in memory"};
+  headrace::Command app{"Headrace trains models whose training state does not fit in memory"};
   app.set_version_flag("--version", HEADRACE_VERSION);
   app.require_subcommand(1);
   app.footer(
@@ -31,12 +32,8 @@ int run(int argc, char** argv) {
   headrace::tools::add_doctor(app);
   bool different = false;
   headrace::tools::add_trace(app, different);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const bool wanted = error.get_exit_code() == 0;
-    app.exit(error);
-    return wanted ? 0 : headrace::exit_code(headrace::ErrorKind::usage);
+  if (const auto exit_code = app.parse(argc, argv)) {
+    return *exit_code;
   }
   return different ? kDifferent : 0;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "aio/profile_catalog.h"
 #include "base/error.h"
@@ -175,7 +176,7 @@ void run(Arguments arguments) {
   }
 }
 
-void add_hardware_options(CLI::App& command, Arguments& arguments) {
+void add_hardware_options(Command& command, Arguments& arguments) {
   command
       .add_option("--hardware", arguments.hardware,
                   fmt::format("Figures of a data sheet, or a .json or .pb file: {}; may be given "
@@ -185,7 +186,7 @@ void add_hardware_options(CLI::App& command, Arguments& arguments) {
   command
       .add_option("--compute-rate", arguments.rates.compute,
                   "FLOP/s that the network reaches, such as 80e12")
-      ->check(CLI::PositiveNumber);
+      ->check_positive();
   command.add_option("--cpu-rate", arguments.rates.cpu,
                      "Bytes a second that the CPU optimizer moves, such as 40GB");
   command.add_option("--link-rate", arguments.rates.link,
@@ -198,9 +199,9 @@ void add_hardware_options(CLI::App& command, Arguments& arguments) {
 
 }  // namespace
 
-void add_plan(CLI::App& app) {
+void add_plan(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "plan", "Whether a run fits, how fast it would be and what would change that");
   command
       ->add_option("--model", arguments->model,
@@ -209,14 +210,14 @@ void add_plan(CLI::App& app) {
       ->required();
   arguments->settings.add_to(*command);
   command->add_option("--seq-len", arguments->seq, "Tokens per sequence")
-      ->check(CLI::PositiveNumber)
+      ->check_positive()
       ->capture_default_str();
   command->add_option("--steps", arguments->steps, "Of the training, for an \"auto\" scheduler")
-      ->check(CLI::PositiveNumber)
+      ->check_positive()
       ->capture_default_str();
   add_hardware_options(*command, *arguments);
   command->add_option("--tokens", arguments->tokens, "Of the data set, such as 1e9")
-      ->check(CLI::PositiveNumber);
+      ->check_positive();
   command
       ->add_option("--sweep", arguments->sweep,
                    fmt::format("KEY=V1,V2,...: a table over {}; at most two keys",

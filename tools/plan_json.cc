@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tools/plan.h"
 
 namespace headrace::tools {

@@ -106,9 +106,9 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_probe(CLI::App& app) {
+void add_probe(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("probe", "Measure the storage below a folder and suggest an aio block");
   command->add_option("--path", arguments->paths, "Folder on the storage; several: one by one");
   command->add_option("--size", arguments->size,

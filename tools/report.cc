@@ -1,12 +1,13 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/units.h"
+#include "base/utc.h"
 #include "model/checkpoint_file.h"
 #include "tools/command.h"
 #include "tools/report_data.h"
@@ -23,8 +24,7 @@ struct Arguments {
 
 void run(const Arguments& arguments) {
   nlohmann::ordered_json data = read_report_data(arguments.run);
-  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
-  data["written"] = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", now);
+  data["written"] = utc_text(std::time(nullptr), "%Y-%m-%d %H:%M:%S UTC");
   data["headrace"] = HEADRACE_VERSION;
   const std::string page = make_report_page(data);
   const std::string path = arguments.output.empty()
@@ -38,9 +38,9 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_report(CLI::App& app) {
+void add_report(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "report", "One HTML page of a run: curves, a step on its lanes, memory, where the time went");
   command
       ->add_option("RUN", arguments->run,

@@ -1,5 +1,6 @@
 #include "tools/report_page.h"
 
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 

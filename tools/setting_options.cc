@@ -18,7 +18,7 @@ std::optional<Bytes> size_of(const std::string& text, const char* flag) {
 
 }  // namespace
 
-void SettingOptions::add_to(CLI::App& command) {
+void SettingOptions::add_to(Command& command) {
   command.add_option("--config", config_, "ds_config.json")->required();
   command.add_option("--device-memory", device_memory_,
                      "Device budget, such as 64MiB; without a GPU it is emulated");

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
+#include "base/command_line.h"
 #include "engine/config/resolve.h"
 #include "model/model_config.h"
 
@@ -14,7 +14,7 @@ namespace headrace::tools {
 class SettingOptions {
  public:
   /// --config and the flags that replace its values. This object must outlive the parsing.
-  void add_to(CLI::App& command);
+  void add_to(Command& command);
 
   /// The settings for the model; what the command line replaced and what each "auto" became is
   /// logged. Throws InputError.

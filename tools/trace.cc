@@ -3,8 +3,8 @@
 
 namespace headrace::tools {
 
-void add_trace(CLI::App& app, bool& different) {
-  CLI::App* trace = app.add_subcommand("trace", "The compiled step, kept in a file");
+void add_trace(Command& app, bool& different) {
+  Command* trace = app.add_subcommand("trace", "The compiled step, kept in a file");
   trace->require_subcommand(1);
   add_trace_record(*trace);
   add_trace_show(*trace);

@@ -168,9 +168,9 @@ bool run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_trace_compare(CLI::App& trace, bool& different) {
+void add_trace_compare(Command& trace, bool& different) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
+  Command* command =
       trace.add_subcommand("compare", "Where two saved traces diverge, and what that costs");
   command->add_option("A", arguments->first, "Saved trace")->required();
   command->add_option("B", arguments->second, "Saved trace")->required();

@@ -43,19 +43,19 @@ void run(Arguments arguments) {
 
 }  // namespace
 
-void add_trace_record(CLI::App& trace) {
+void add_trace_record(Command& trace) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = trace.add_subcommand(
+  Command* command = trace.add_subcommand(
       "record", "Plan and compile a step as train would, with the durations it assumes at first");
   command
       ->add_option("--model", arguments->model, "Hugging Face model folder; config.json is enough")
       ->required();
   arguments->settings.add_to(*command);
   command->add_option("--seq-len", arguments->seq, "Tokens per sequence")
-      ->check(CLI::PositiveNumber)
+      ->check_positive()
       ->capture_default_str();
   command->add_option("--steps", arguments->steps, "Of the training, for an \"auto\" scheduler")
-      ->check(CLI::PositiveNumber)
+      ->check_positive()
       ->capture_default_str();
   static const std::map<std::string, engine::RecordedStep> steps{
       {"training", engine::RecordedStep::training},
@@ -63,15 +63,14 @@ void add_trace_record(CLI::App& trace) {
       {"redo", engine::RecordedStep::redo},
       {"evaluation", engine::RecordedStep::evaluation}};
   command
-      ->add_option("--step", arguments->step,
+      ->add_choice("--step", arguments->step, steps,
                    "Which trace; standard: speculative where the plan has it, else training")
-      ->transform(CLI::CheckedTransformer(steps))
       ->option_text("training|speculative|redo|evaluation");
   command
       ->add_option("--rounds", arguments->rounds,
                    "Steps in a row, each from what the one before leaves in memory; the first and "
                    "the last are kept")
-      ->check(CLI::Range(1, 100))
+      ->check_range(1, 100)
       ->capture_default_str();
   command->add_option("--output", arguments->output, "The trace file")->required();
   command->callback([arguments] { run(*arguments); });

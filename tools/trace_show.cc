@@ -304,9 +304,9 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_trace_show(CLI::App& trace) {
+void add_trace_show(Command& trace) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
+  Command* command =
       trace.add_subcommand("show", "Bytes, peaks and time of a saved trace beside their bounds");
   command->add_option("FILE", arguments->file, "Made by `headrace trace record`")->required();
   command->add_flag("--json", arguments->json, "Everything as JSON");

@@ -191,7 +191,7 @@ void run(Arguments arguments) {
   }
 }
 
-void add_job_options(CLI::App& command, Arguments& arguments) {
+void add_job_options(Command& command, Arguments& arguments) {
   engine::TrainJob& job = arguments.job;
   command.add_option("--model", job.model_folder, "Hugging Face model folder")->required();
   command
@@ -202,26 +202,25 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
       .add_option("--output", job.output_folder, "Folder for the trained model and metrics.jsonl")
       ->required();
   command.add_option("--steps", job.steps, "Optimizer steps")
-      ->check(CLI::PositiveNumber)
+      ->check_positive()
       ->capture_default_str();
   command.add_option("--seq-len", job.seq, "Tokens per sequence")
-      ->check(CLI::PositiveNumber)
+      ->check_positive()
       ->capture_default_str();
   command
       .add_option("--eval-steps", job.eval_steps, "Print the validation loss every so many steps")
-      ->check(CLI::NonNegativeNumber);
+      ->check_not_negative();
   command
       .add_option("--validation-fraction", job.validation_fraction, "Share of the data held out")
-      ->check(CLI::Range(0.0, 0.9));
+      ->check_range(0.0, 0.9);
   static const std::map<std::string, engine::ResumeMode> modes{
       {"never", engine::ResumeMode::never},
       {"auto", engine::ResumeMode::automatic},
       {"must", engine::ResumeMode::must}};
   command
-      .add_option("--resume", job.resume,
+      .add_choice("--resume", job.resume, modes,
                   "Go on with the run that the output folder or headrace.run_id names: never, auto "
                   "(where there is one), must")
-      ->transform(CLI::CheckedTransformer(modes))
       ->option_text("never|auto|must");
   command
       .add_option(
@@ -246,9 +245,9 @@ void add_job_options(CLI::App& command, Arguments& arguments) {
 
 }  // namespace
 
-void add_train(CLI::App& app) {
+void add_train(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("train", "Fine-tune a model through the tiers");
+  Command* command = app.add_subcommand("train", "Fine-tune a model through the tiers");
   add_job_options(*command, *arguments);
   arguments->settings.add_to(*command);
   command->callback([arguments] { run(*arguments); });

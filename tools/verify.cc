@@ -122,9 +122,9 @@ void run(const Arguments& arguments) {
 
 }  // namespace
 
-void add_verify(CLI::App& app) {
+void add_verify(Command& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("verify", "Check every byte of a run's state against its checksums");
   command->add_option("--run", arguments->run, "Run directory, or output folder of the training")
       ->required();

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <ctime>
 #include <set>
 
 #include "base/error.h"
+#include "base/utc.h"
 #include "engine/doctor/doctor.h"
 
 namespace headrace::engine {
@@ -255,16 +255,11 @@ Finding measured(const aio::DriveFacts& facts, const proto::StorageProfile* prof
   const auto rate = [](double value) {
     return format_bytes(Bytes(static_cast<int64_t>(value))) + "/s";
   };
-  const std::time_t when = profile->measured_unix_seconds();
-  std::tm day{};
-  char date[16] = "";
-  if (::gmtime_r(&when, &day) != nullptr) {
-    std::strftime(date, sizeof date, "%Y-%m-%d", &day);
-  }
   finding.fact =
       fmt::format("read {}, write {}, both at once {}, with blocks of {} and depth {} ({})",
                   rate(best.read_rate()), rate(best.write_rate()), rate(best.mixed_rate()),
-                  format_bytes(Bytes(best.block_size())), best.queue_depth(), date);
+                  format_bytes(Bytes(best.block_size())), best.queue_depth(),
+                  utc_text(profile->measured_unix_seconds(), "%Y-%m-%d"));
   finding.values = {{"read_rate", best.read_rate()},
                     {"write_rate", best.write_rate()},
                     {"mixed_rate", best.mixed_rate()},

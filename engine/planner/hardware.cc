@@ -1,15 +1,14 @@
 #include "engine/planner/hardware.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
-#include <ctime>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/process.h"
+#include "base/utc.h"
 #include "engine/nvme_weights.h"
 #include "engine/planner/data_sheet.h"
 #include "engine/step_trace.h"
@@ -26,10 +25,7 @@ constexpr double kGpuMemoryRate = 800e9;
 constexpr double kGpuLinkRate = 20e9;
 
 std::string measured(int64_t unix_seconds) {
-  const auto time = static_cast<std::time_t>(unix_seconds);
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  return fmt::format("measured {:%Y-%m-%d}", parts);
+  return utc_text(unix_seconds, "measured %Y-%m-%d");
 }
 
 Hardware assumed_hardware() {

@@ -27,11 +27,11 @@ class PretrainedTest(CommandTest):
             self.assertEqual(done.returncode, 0, done.stderr)
 
         # Few sequences, seen several times: the fall is far larger than the spread between them.
-        text = self.write_text(size=6_000)
+        text = self.write_text(size=3_000)
         tokens = self.folder / "tokens.safetensors"
         done = subprocess.run(
             [python, REPOSITORY / "scripts" / "prepare_data.py", "--tokenizer", cache,
-             "--output", tokens, "--seq-len", "256", text],
+             "--output", tokens, "--seq-len", "128", text],
             capture_output=True, text=True, check=False,
         )
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -47,7 +47,7 @@ class PretrainedTest(CommandTest):
         self.check_ok(
             "train", "--model", cache, "--data", tokens, "--config", config, "--output", output,
             "--nvme-path", nvme, "--device-memory", "384MiB", "--host-memory", "384MiB",
-            "--steps", os.environ.get("HEADRACE_PRETRAINED_STEPS", "10"), "--seq-len", "256",
+            "--steps", os.environ.get("HEADRACE_PRETRAINED_STEPS", "10"), "--seq-len", "128",
             timeout=800,
         )
         losses = [m["loss"] for m in self.metrics(output)]

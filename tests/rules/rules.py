@@ -32,6 +32,11 @@ BANNED = [
     (r"std::(cout|cerr|clog)\b", "stream to the terminal: use base/log.h"),
     (r"(?<![\w])s?rand\s*\(", "rand: use base/random.h"),
 ]
+# Header -> what stands for it, and the sources that may include it.
+SLOW_INCLUDES = {
+    "CLI/CLI.hpp": ("base/command_line.h", {"base/command_line.cc"}),
+    "fmt/chrono.h": ("base/utc.h", set()),
+}
 LINE_COLUMNS = 100
 FILE_LINES = 500
 FUNCTION_LINES = 80
@@ -70,6 +75,14 @@ def check_includes(path, text):
             yield (line_of(text, match.start(1)),
                    f'{folder}/ may not include "{match.group(1)}"; allowed: '
                    f'{", ".join(sorted(allowed))}')
+
+
+def check_slow_includes(path, text):
+    for match in re.finditer(r"^\s*#\s*include\s+<([^>]+)>", text, re.MULTILINE):
+        instead, sources = SLOW_INCLUDES.get(match.group(1), (None, ()))
+        if instead and path not in sources:
+            yield (line_of(text, match.start(1)),
+                   f"{match.group(1)} takes seconds to compile in each source: use {instead}")
 
 
 def check_pragma_once(path, text):
@@ -150,8 +163,8 @@ def check_file_name(path, text):
         yield 1, "file names are snake_case"
 
 
-SOURCE_RULES = [check_includes, check_pragma_once, check_banned, check_columns, check_file_length,
-                check_function_length, check_file_name]
+SOURCE_RULES = [check_includes, check_slow_includes, check_pragma_once, check_banned, check_columns,
+                check_file_length, check_function_length, check_file_name]
 TEXT_RULES = [check_leftovers, check_machine_paths]
 
 

@@ -50,6 +50,11 @@ class Rules(unittest.TestCase):
         self.assert_obeys("tools/a.cc", '#include "engine/engine.h"\n')
         self.assert_obeys("device/a.cc", '#include "hwy/highway.h"\n')
 
+    def test_slow_includes(self):
+        self.assert_breaks("tools/a.cc", "#include <CLI/CLI.hpp>\n", "base/command_line.h")
+        self.assert_breaks("engine/a.cc", "#include <fmt/chrono.h>\n", "base/utc.h")
+        self.assert_obeys("base/command_line.cc", "#include <CLI/CLI.hpp>\n")
+
     def test_ladder_has_no_cycle(self):
         order = list(rules.LADDER)
         for folder, allowed in rules.LADDER.items():
