@@ -44,10 +44,10 @@ TEST(DriveLanes, EachDirectionServesInOrderAtItsRate) {
 
 TEST(DriveLanes, BothDirectionsShareOneLimit) {
   DriveLanes lanes(
-      {.read_bytes_per_second = 1000, .write_bytes_per_second = 500, .both_bytes_per_second = 900});
-  // Three fifths of each while both go on: 600 and 300 a second from 1 to 3 s.
-  lanes.admit(IoOperation::read, 1, Bytes(2800), at(0));
-  lanes.admit(IoOperation::write, 2, Bytes(600), at(1));
+      {.read_bytes_per_second = 1000, .write_bytes_per_second = 500, .both_bytes_per_second = 1050});
+  // Seven tenths of each while both go on: 700 and 350 a second from 1 to 3 s.
+  lanes.admit(IoOperation::read, 1, Bytes(3000), at(0));
+  lanes.admit(IoOperation::write, 2, Bytes(700), at(1));
   EXPECT_NEAR(std::chrono::duration<double>(lanes.next_end() - at(0)).count(), 3, kNanosecond);
   const auto times = served(lanes, 10);
   EXPECT_NEAR(times.at(2), 3, kNanosecond);
