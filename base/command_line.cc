@@ -125,9 +125,14 @@ CommandOption* Command::add_flag(const std::string& name, bool& variable, const 
 CommandOption* Command::add_numbers(const std::string& name,
                                     const std::map<std::string, int64_t>& numbers,
                                     std::function<void(int64_t)> set, const std::string& help) {
-  CLI::Option* added = app_->add_option_function<int64_t>(
-      name, [set = std::move(set)](const int64_t& number) { set(number); }, help);
-  added->transform(CLI::CheckedTransformer(numbers));
+  std::vector<std::string> texts;
+  for (const auto& [text, number] : numbers) {
+    texts.push_back(text);
+  }
+  CLI::Option* added = app_->add_option_function<std::string>(
+      name, [numbers, set = std::move(set)](const std::string& text) { set(numbers.at(text)); },
+      help);
+  added->check(CLI::IsMember(texts));
   return keep(added);
 }
 
