@@ -1,6 +1,7 @@
 #include "base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -114,6 +115,8 @@ template CommandOption* Command::add_option(const std::string&, std::optional<ui
 template CommandOption* Command::add_option(const std::string&, std::optional<double>&,
                                             const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::vector<std::string>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::set<std::string>&,
                                             const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::vector<uint64_t>&,
                                             const std::string&);
