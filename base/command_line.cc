@@ -106,8 +106,6 @@ template CommandOption* Command::add_option(const std::string&, int&, const std:
 template CommandOption* Command::add_option(const std::string&, int64_t&, const std::string&);
 template CommandOption* Command::add_option(const std::string&, uint64_t&, const std::string&);
 template CommandOption* Command::add_option(const std::string&, double&, const std::string&);
-template CommandOption* Command::add_option(const std::string&, std::optional<int>&,
-                                            const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::optional<int64_t>&,
                                             const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::optional<uint64_t>&,
@@ -118,7 +116,9 @@ template CommandOption* Command::add_option(const std::string&, std::vector<std:
                                             const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::set<std::string>&,
                                             const std::string&);
-template CommandOption* Command::add_option(const std::string&, std::vector<uint64_t>&,
+template CommandOption* Command::add_option(const std::string&, std::vector<int>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::vector<int64_t>&,
                                             const std::string&);
 
 CommandOption* Command::add_flag(const std::string& name, bool& variable, const std::string& help) {
