@@ -1,6 +1,7 @@
 #include "base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -105,8 +106,6 @@ template CommandOption* Command::add_option(const std::string&, int&, const std:
 template CommandOption* Command::add_option(const std::string&, int64_t&, const std::string&);
 template CommandOption* Command::add_option(const std::string&, uint64_t&, const std::string&);
 template CommandOption* Command::add_option(const std::string&, double&, const std::string&);
-template CommandOption* Command::add_option(const std::string&, std::optional<int>&,
-                                            const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::optional<int64_t>&,
                                             const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::optional<uint64_t>&,
@@ -115,7 +114,11 @@ template CommandOption* Command::add_option(const std::string&, std::optional<do
                                             const std::string&);
 template CommandOption* Command::add_option(const std::string&, std::vector<std::string>&,
                                             const std::string&);
-template CommandOption* Command::add_option(const std::string&, std::vector<uint64_t>&,
+template CommandOption* Command::add_option(const std::string&, std::set<std::string>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::vector<int>&,
+                                            const std::string&);
+template CommandOption* Command::add_option(const std::string&, std::vector<int64_t>&,
                                             const std::string&);
 
 CommandOption* Command::add_flag(const std::string& name, bool& variable, const std::string& help) {
@@ -125,9 +128,14 @@ CommandOption* Command::add_flag(const std::string& name, bool& variable, const 
 CommandOption* Command::add_numbers(const std::string& name,
                                     const std::map<std::string, int64_t>& numbers,
                                     std::function<void(int64_t)> set, const std::string& help) {
-  CLI::Option* added = app_->add_option_function<int64_t>(
-      name, [set = std::move(set)](const int64_t& number) { set(number); }, help);
-  added->transform(CLI::CheckedTransformer(numbers));
+  std::vector<std::string> texts;
+  for (const auto& [text, number] : numbers) {
+    texts.push_back(text);
+  }
+  CLI::Option* added = app_->add_option_function<std::string>(
+      name, [numbers, set = std::move(set)](const std::string& text) { set(numbers.at(text)); },
+      help);
+  added->check(CLI::IsMember(texts));
   return keep(added);
 }
 

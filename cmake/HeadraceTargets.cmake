@@ -129,10 +129,13 @@ function(headrace_tests name)
   foreach(shard RANGE 1 ${tests_SHARDS})
     headrace_test_entry(${name}_${shard} ${target} "-${left_out}" ${tests_LABEL})
     math(EXPR index "${shard} - 1")
-    set_tests_properties(${name}_${shard} PROPERTIES ENVIRONMENT
+    set_tests_properties(${name}_${shard} PROPERTIES COST ${HEADRACE_LONG_TEST} ENVIRONMENT
                          "GTEST_TOTAL_SHARDS=${tests_SHARDS};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()
+
+# The cost of entries that take the longest: ctest starts them first, so that none is left at the end.
+set(HEADRACE_LONG_TEST 100)
 
 # headrace_test_entry(NAME TARGET FILTER LABEL): a ctest entry for these tests of a GoogleTest binary.
 function(headrace_test_entry name target filter label)

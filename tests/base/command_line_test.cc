@@ -94,7 +94,8 @@ TEST(CommandLine, AChoiceGivesWhatBelongsToItsText) {
   EXPECT_FALSE(colour);
   EXPECT_EQ(parse(command, {"--colour", "blue"}), std::nullopt);
   EXPECT_EQ(colour, Colour::blue);
-  EXPECT_THAT(refusal(command, {"--colour", "green"}), HasSubstr("green"));
+  EXPECT_THAT(refusal(command, {"--colour", "green"}), HasSubstr("green not in {blue,red}"));
+  EXPECT_THAT(refusal(command, {"--colour", "9"}), HasSubstr("9 not in {blue,red}"));
 }
 
 TEST(CommandLine, TheChosenSubcommandRunsAndItsErrorsPass) {

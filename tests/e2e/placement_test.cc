@@ -164,14 +164,14 @@ engine::EngineOptions options_of(const Variant& variant, const test::CurveSettin
   return options;
 }
 
-using Case = std::tuple<DType, int64_t, bool>;  ///< dtype, micro-batches, tied
+using CurveCase = std::tuple<DType, int64_t, bool>;  ///< dtype, micro-batches, tied
 
-class Placement : public testing::TestWithParam<Case> {
+class Placement : public testing::TestWithParam<CurveCase> {
  protected:
-  static void expect_same_bits(const Case& each);
+  static void expect_same_bits(const CurveCase& each);
 };
 
-void Placement::expect_same_bits(const Case& each) {
+void Placement::expect_same_bits(const CurveCase& each) {
   const test::TemporaryFolder folder;
   const auto [dtype, micro_batches, tied] = each;
   model::ModelConfig config = test::small_model(kLayers);
@@ -201,14 +201,14 @@ TEST_P(PlacementSlow, ChangesNoBit) {
   expect_same_bits(GetParam());
 }
 
-const Case kSome[] = {{DType::f32, 1, false},
-                      {DType::bf16, 3, false},
-                      {DType::bf16, 1, true},
-                      {DType::f16, 3, false}};
-const Case kOthers[] = {{DType::f32, 3, false},
-                        {DType::bf16, 1, false},
-                        {DType::bf16, 3, true},
-                        {DType::f16, 1, false}};
+const CurveCase kSome[] = {{DType::f32, 1, false},
+                           {DType::bf16, 3, false},
+                           {DType::bf16, 1, true},
+                           {DType::f16, 3, false}};
+const CurveCase kOthers[] = {{DType::f32, 3, false},
+                             {DType::bf16, 1, false},
+                             {DType::bf16, 3, true},
+                             {DType::f16, 1, false}};
 INSTANTIATE_TEST_SUITE_P(Some, Placement, testing::ValuesIn(kSome));
 INSTANTIATE_TEST_SUITE_P(Others, PlacementSlow, testing::ValuesIn(kOthers));
 

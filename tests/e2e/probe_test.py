@@ -31,7 +31,7 @@ class ProbeSetup(CommandTest):
 
 class ProbeTest(ProbeSetup):
     def probe(self, *arguments):
-        return self.check_ok("probe", "--path", self.target, "--quick", "--seconds", "3",
+        return self.check_ok("probe", "--path", self.target, "--quick", "--seconds", "2",
                              "--size", "128MiB", *arguments)
 
     def test_prints_a_table_and_stores_a_profile(self):
@@ -70,7 +70,7 @@ class ProbeTest(ProbeSetup):
     def test_plot_without_utf8_is_ascii(self):
         environment = {**os.environ, "LC_ALL": "C"}
         result = subprocess.run(
-            [COMMAND, "probe", "--path", self.target, "--quick", "--seconds", "3",
+            [COMMAND, "probe", "--path", self.target, "--quick", "--seconds", "2",
              "--size", "64MiB"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, timeout=120,
             check=True)
@@ -99,7 +99,7 @@ class ProbeTest(ProbeSetup):
         if not pathlib.Path("/dev/shm").is_dir():
             self.skipTest("there is no /dev/shm")
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            output = self.check_ok("probe", "--path", folder, "--quick", "--seconds", "3",
+            output = self.check_ok("probe", "--path", folder, "--quick", "--seconds", "2",
                                    "--size", "64MiB").stdout
             self.assertIn("no O_DIRECT", output)
             self.assertIn("tmpfs", output)
