@@ -16,6 +16,8 @@ namespace HWY_NAMESPACE {
 ///   Vec<D> apply(D, Vec<D> master, Vec<D> gradient, Vec<D>& moment1, Vec<D>& moment2) const
 /// which returns the new master; moments that it does not have are zero and are not stored. A
 /// moment may become infinite while the master stays finite, so both are checked.
+///
+/// A Rule that kIsFused scales the gradient itself, and has its apply() in parts (fused_adam.inl).
 template <class Rule, class Master, class Moments>
 class Pass {
  public:
@@ -25,17 +27,33 @@ class Pass {
   /// Updates elements [begin, end): up to a whole line of streamed weights, then by groups, then
   /// the rest. Returns whether every new value is finite.
   HWY_INLINE bool run(int64_t begin, int64_t end) const {
+    // A copy that no store can change, so that its numbers stay in registers.
+    const Pass here = *this;
+    // Of pairs those with bf16 gradients are the fast ones, where every register counts.
+    if (kPairs && s_.gradient_dtype == DType::bf16 && s_.accumulated == nullptr) {
+      return here.template run_here<Bf16Gradient>(begin, end);
+    }
+    return here.template run_here<Gradient>(begin, end);
+  }
+
+ private:
+  template <class G>
+  HWY_INLINE bool run_here(int64_t begin, int64_t end) const {
     const hn::ScalableTag<float> d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t aligned = std::min(end, begin + unaligned_elements(begin));
     bool all_finite = run_rest(begin, aligned);
     FiniteCheck check(d);
+    bool pairs_finite = true;
     int64_t i = aligned;
+    if constexpr (kPairs && Rule::kIsFused && G::kIsBf16) {
+      pairs_finite = run_staged(d, i, end);
+    }
     for (; i + kGroup <= end; i += kGroup) {
-      prefetch(i);
+      prefetch<G>(i);
       if constexpr (kPairs) {
         for (int64_t j = i; j < i + kGroup; j += 2 * lanes) {
-          update_pair(d, j, check);
+          pairs_finite &= update_pair<G>(d, j);
         }
       } else {
         for (int64_t j = i; j < i + kGroup; j += lanes) {
@@ -43,7 +61,7 @@ class Pass {
         }
       }
     }
-    all_finite &= check.all_finite();
+    all_finite &= check.all_finite() && pairs_finite;
     all_finite &= run_rest(i, end);
     // The streamed weights must be visible before the caller hands the shard to another thread.
     if constexpr (Master::kStreams) {
@@ -52,7 +70,6 @@ class Pass {
     return all_finite;
   }
 
- private:
   /// Where every array can be read in pairs of vectors. A single lane makes no pair.
   static constexpr bool kPairs =
       Master::kPairs && (Moments::kPairs || Rule::kMoments == 0) && HWY_TARGET != HWY_SCALAR;
@@ -78,8 +95,9 @@ class Pass {
     return check.all_finite();
   }
 
+  template <class G>
   HWY_INLINE void prefetch(int64_t i) const {
-    Gradient::prefetch(s_, i);
+    G::prefetch(s_, i);
     Master::prefetch(s_, i);
     if constexpr (Rule::kMoments > 0) {
       Moments::prefetch(s_.moment1, i);
@@ -89,9 +107,91 @@ class Pass {
     }
   }
 
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V scaled(D d, V gradient) const {
+    return Rule::kIsFused ? gradient : hn::Mul(gradient, hn::Set(d, gradient_scale_));
+  }
+  /// What the second stage of a pair needs of the first.
+  template <class V>
+  struct Staged {
+    V even_moment;
+    V odd_moment;
+    V even_below;
+    V odd_below;
+  };
+
+  /// A Rule that kIsFused with bf16 gradients, from element i to the last whole group, which it sets
+  /// i behind. The chain of operations of one element is so long that the processor cannot look far
+  /// enough ahead; so each turn begins a pair and ends the one before. Here no NaN has bits that a
+  /// rounding could carry out of: they come from 16-bit values or are made by the processor.
+  template <class D>
+  HWY_INLINE bool run_staged(D d, int64_t& i, int64_t end) const {
+    const auto step = 2 * static_cast<int64_t>(hn::Lanes(d));
+    const int64_t last = i + (end - i) / kGroup * kGroup;
+    bool all_finite = true;
+    if (i == last) {
+      return true;
+    }
+    prefetch<Bf16Gradient>(i);
+    auto staged = begin_pair(d, i);
+    for (int64_t next = i + step; next < last; i = next, next += step) {
+      if (kGroup == step || next % kGroup == 0) {
+        prefetch<Bf16Gradient>(next);
+      }
+      const auto begun = begin_pair(d, next);
+      all_finite &= end_pair(d, i, staged);
+      staged = begun;
+    }
+    all_finite &= end_pair(d, i, staged);
+    i = last;
+    return all_finite;
+  }
+
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE Staged<V> begin_pair(D d, int64_t i) const {
+    V even_gradient;
+    V odd_gradient;
+    Bf16Gradient::load_pair(d, s_, i, even_gradient, odd_gradient);
+    V even_master;
+    V odd_master;
+    Master::load_pair(d, s_, i, even_master, odd_master);
+    V even1;
+    V odd1;
+    Moments::load_pair(d, s_.moment1, i, even1, odd1);
+    V even2;
+    V odd2;
+    Moments::load_pair(d, s_.moment2, i, even2, odd2);
+    const V even_below = rule_.average(d, even_master, even_gradient, even1, even2);
+    const V odd_below = rule_.average(d, odd_master, odd_gradient, odd1, odd2);
+    Moments::store_pair(d, even1, odd1, s_.moment1, i);
+    Moments::store_pair(d, even2, odd2, s_.moment2, i);
+    return {even1, odd1, even_below, odd_below};
+  }
+
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE bool end_pair(D d, int64_t i, const Staged<V>& staged) const {
+    V even_master;
+    V odd_master;
+    Master::load_pair(d, s_, i, even_master, odd_master);
+    V even = rule_.estimate(d, even_master, staged.even_moment, staged.even_below);
+    V odd = rule_.estimate(d, odd_master, staged.odd_moment, staged.odd_below);
+    bool all_finite = true;
+    if (HWY_UNLIKELY(!hn::AllTrue(d, hn::IsFinite(hn::Add(even, odd))))) {
+      FiniteCheck check(d);
+      even = rule_.divide(d, even_master, staged.even_moment, staged.even_below, even);
+      odd = rule_.divide(d, odd_master, staged.odd_moment, staged.odd_below, odd);
+      for (const V& value : {even, odd, staged.even_below, staged.odd_below}) {
+        check.see(d, value);
+      }
+      all_finite = check.all_finite();
+    }
+    Master::store_pair(d, even, odd, s_, i);
+    return all_finite;
+  }
+
   template <bool kStream, class D>
   HWY_INLINE void update(D d, int64_t i, FiniteCheck<D>& check) const {
-    const auto gradient = hn::Mul(Gradient::load(d, s_, i), hn::Set(d, gradient_scale_));
+    const auto gradient = scaled(d, Gradient::load(d, s_, i));
     auto moment1 = hn::Zero(d);
     auto moment2 = hn::Zero(d);
     if constexpr (Rule::kMoments > 0) {
@@ -117,15 +217,16 @@ class Pass {
 
   /// Two vectors of elements at once, those with even and those with odd index. The roundings of a
   /// pair are for numbers only, so a value that may not be finite sends both through update().
-  template <class D>
-  HWY_INLINE void update_pair(D d, int64_t i, FiniteCheck<D>& check) const {
+  /// Returns whether every new value is finite.
+  template <class G, class D>
+  HWY_INLINE bool update_pair(D d, int64_t i) const {
     using V = hn::Vec<D>;
     V even_master;
     V odd_master;
     Master::load_pair(d, s_, i, even_master, odd_master);
     V even_gradient;
     V odd_gradient;
-    Gradient::load_pair(d, s_, i, even_gradient, odd_gradient);
+    G::load_pair(d, s_, i, even_gradient, odd_gradient);
     V even1 = hn::Zero(d);
     V odd1 = even1;
     V even2 = even1;
@@ -136,18 +237,18 @@ class Pass {
     if constexpr (Rule::kMoments > 1) {
       Moments::load_pair(d, s_.moment2, i, even2, odd2);
     }
-    const auto scale = hn::Set(d, gradient_scale_);
-    even_master = rule_.apply(d, even_master, hn::Mul(even_gradient, scale), even1, even2);
-    odd_master = rule_.apply(d, odd_master, hn::Mul(odd_gradient, scale), odd1, odd2);
+    even_master = rule_.apply(d, even_master, scaled(d, even_gradient), even1, even2);
+    odd_master = rule_.apply(d, odd_master, scaled(d, odd_gradient), odd1, odd2);
     // What is not finite makes the sum so, and so may what is only large.
     V sum = hn::Add(even_master, odd_master);
     if constexpr (Rule::kMoments > 0) {
       sum = hn::Add(sum, Rule::kMoments > 1 ? hn::Add(even2, odd2) : hn::Add(even1, odd1));
     }
     if (HWY_UNLIKELY(!hn::AllTrue(d, hn::IsFinite(sum)))) {
+      FiniteCheck check(d);
       update<true>(d, i, check);
       update<true>(d, i + static_cast<int64_t>(hn::Lanes(d)), check);
-      return;
+      return check.all_finite();
     }
     Master::store_pair(d, even_master, odd_master, s_, i);
     if constexpr (Rule::kMoments > 0) {
@@ -156,6 +257,7 @@ class Pass {
     if constexpr (Rule::kMoments > 1) {
       Moments::store_pair(d, even2, odd2, s_.moment2, i);
     }
+    return true;
   }
 
   const Rule rule_;
