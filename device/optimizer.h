@@ -35,9 +35,9 @@ struct OptimizerStep {
   float step_size = 0;  ///< multiplies what the rule makes of the gradient
   /// adam with bf16 moments, where is_fused; otherwise it is that of fp32 moments.
   bool is_fused = false;
-  float gradient1 = 0;      ///< of the gradient in the first moment, and
-  float gradient2 = 0;      ///< before it is squared; with its scale where it is not decayed
-  float quotient[4] = {};   ///< base/reciprocal.h's terms times step_size
+  float gradient1 = 0;     ///< of the gradient in the first moment, and
+  float gradient2 = 0;     ///< before it is squared; with its scale where it is not decayed
+  float quotient[4] = {};  ///< base/reciprocal.h's terms times step_size
 };
 
 /// Arrays of `count` elements, each aligned to its elements; none overlaps another. The fp32 master

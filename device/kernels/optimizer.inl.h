@@ -220,8 +220,8 @@ struct FusedAdamRule {
       for (int i = 0; i < kCount; ++i) {
         const bool is_finite =
             (std::bit_cast<uint32_t>(v.master[i]) & 0x7fffffffU) <= kLargestFinite;
-        v.master[i] = is_finite ? v.master[i]
-                                : apply_exactly(step, decayed[i], v.moment1[i], v.moment2[i]);
+        v.master[i] =
+            is_finite ? v.master[i] : apply_exactly(step, decayed[i], v.moment1[i], v.moment2[i]);
       }
     }
   }

@@ -9,7 +9,8 @@ namespace headrace::engine {
 namespace HWY_NAMESPACE {
 
 /// The formula of AdamRule with fused operations and without a division, which is what bounds that
-/// one where memory is fast. Only with coefficients that are safe.
+/// one where memory is fast (docs/optimizers.md). Only with coefficients that are safe. apply() is
+/// average(), then estimate(), then divide() where that is not finite.
 class FusedAdamRule {
  public:
   static constexpr int kMoments = 2;
@@ -35,14 +36,13 @@ class FusedAdamRule {
       gradient = fused(d, master, hn::Set(d, c_.weight_decay),
                        hn::Mul(gradient, hn::Set(d, c_.gradient_scale)));
     }
-    exp_avg =
-        fused(d, gradient, hn::Set(d, c_.gradient1), hn::Mul(exp_avg, hn::Set(d, c_.beta1)));
+    exp_avg = fused(d, gradient, hn::Set(d, c_.gradient1), hn::Mul(exp_avg, hn::Set(d, c_.beta1)));
     const V scaled = hn::Mul(gradient, hn::Set(d, c_.gradient2));
     exp_avg_sq = fused(d, scaled, scaled, hn::Mul(exp_avg_sq, hn::Set(d, c_.beta2)));
     return fused(d, hn::Sqrt(exp_avg_sq), hn::Set(d, c_.inverse_correction2), hn::Set(d, c_.eps));
   }
 
-  /// The new master by base/reciprocal.h. The denominator is between 2^-60 and 2^91, or not finite;
+  /// The new master by base/reciprocal.h. The denominator is between 2^-60 and 2^125, or not finite;
   /// then what is returned is not finite either.
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V estimate(D d, V master, V exp_avg, V below) const {
@@ -60,8 +60,7 @@ class FusedAdamRule {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V divide(D d, V master, V exp_avg, V below, V estimated) const {
     const V change = hn::Div(hn::Mul(exp_avg, hn::Set(d, c_.step_size)), below);
-    return hn::IfThenElse(hn::IsFinite(estimated), estimated,
-                          hn::Sub(decayed(d, master), change));
+    return hn::IfThenElse(hn::IsFinite(estimated), estimated, hn::Sub(decayed(d, master), change));
   }
 
  private:

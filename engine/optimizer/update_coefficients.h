@@ -21,7 +21,8 @@ struct AdamCoefficients {
   float step_size;  ///< lr / (1 - beta1^step)
 };
 
-/// Of Adam with bf16 moments: the gradient's scale is in its factors, the step size in the quotient.
+/// Of Adam with bf16 moments: the gradient's scale is in its factors, the step size in the
+/// quotient.
 struct FusedAdamCoefficients {
   explicit FusedAdamCoefficients(const UpdateOptions& options);
 

@@ -5,6 +5,7 @@
 // clang-format off
 #include "engine/optimizer/update_memory.inl"
 #include "engine/optimizer/finite_check.inl"
+#include "engine/optimizer/staged_pairs.inl"
 #include "engine/optimizer/quantized_pass.inl"
 // clang-format on
 
@@ -29,27 +30,40 @@ class Pass {
   HWY_INLINE bool run(int64_t begin, int64_t end) const {
     // A copy that no store can change, so that its numbers stay in registers.
     const Pass here = *this;
-    // Of pairs those with bf16 gradients are the fast ones, where every register counts.
-    if (kPairs && s_.gradient_dtype == DType::bf16 && s_.accumulated == nullptr) {
-      return here.template run_here<Bf16Gradient>(begin, end);
+    if constexpr (kPairs) {  // a gradient of a known type leaves more of them
+      if (s_.gradient_dtype == DType::bf16 && s_.accumulated == nullptr) {
+        return here.template run_with<Bf16Gradient>(begin, end);
+      }
     }
-    return here.template run_here<Gradient>(begin, end);
+    return here.template run_with<Gradient>(begin, end);
   }
 
  private:
   template <class G>
-  HWY_INLINE bool run_here(int64_t begin, int64_t end) const {
+  HWY_INLINE bool run_with(int64_t begin, int64_t end) const {
     const hn::ScalableTag<float> d;
+    const int64_t first = std::min(end, begin + unaligned_elements(begin));
+    const int64_t last = first + (end - first) / kGroup * kGroup;
+    bool all_finite = run_rest(begin, first);
+    if constexpr (kPairs && Rule::kIsFused && G::kIsBf16) {
+      all_finite &= StagedPairs<Rule, Master>(rule_, s_).run(d, first, last);
+    } else {
+      all_finite &= run_groups<G>(d, first, last);
+    }
+    all_finite &= run_rest(last, end);
+    // The streamed weights must be visible before the caller hands the shard to another thread.
+    if constexpr (Master::kStreams) {
+      hwy::FlushStream();
+    }
+    return all_finite;
+  }
+
+  template <class G, class D>
+  HWY_INLINE bool run_groups(D d, int64_t begin, int64_t end) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const int64_t aligned = std::min(end, begin + unaligned_elements(begin));
-    bool all_finite = run_rest(begin, aligned);
     FiniteCheck check(d);
     bool pairs_finite = true;
-    int64_t i = aligned;
-    if constexpr (kPairs && Rule::kIsFused && G::kIsBf16) {
-      pairs_finite = run_staged(d, i, end);
-    }
-    for (; i + kGroup <= end; i += kGroup) {
+    for (int64_t i = begin; i < end; i += kGroup) {
       prefetch<G>(i);
       if constexpr (kPairs) {
         for (int64_t j = i; j < i + kGroup; j += 2 * lanes) {
@@ -61,13 +75,7 @@ class Pass {
         }
       }
     }
-    all_finite &= check.all_finite() && pairs_finite;
-    all_finite &= run_rest(i, end);
-    // The streamed weights must be visible before the caller hands the shard to another thread.
-    if constexpr (Master::kStreams) {
-      hwy::FlushStream();
-    }
-    return all_finite;
+    return pairs_finite && check.all_finite();
   }
 
   /// Where every array can be read in pairs of vectors. A single lane makes no pair.
@@ -111,84 +119,6 @@ class Pass {
   HWY_INLINE V scaled(D d, V gradient) const {
     return Rule::kIsFused ? gradient : hn::Mul(gradient, hn::Set(d, gradient_scale_));
   }
-  /// What the second stage of a pair needs of the first.
-  template <class V>
-  struct Staged {
-    V even_moment;
-    V odd_moment;
-    V even_below;
-    V odd_below;
-  };
-
-  /// A Rule that kIsFused with bf16 gradients, from element i to the last whole group, which it sets
-  /// i behind. The chain of operations of one element is so long that the processor cannot look far
-  /// enough ahead; so each turn begins a pair and ends the one before. Here no NaN has bits that a
-  /// rounding could carry out of: they come from 16-bit values or are made by the processor.
-  template <class D>
-  HWY_INLINE bool run_staged(D d, int64_t& i, int64_t end) const {
-    const auto step = 2 * static_cast<int64_t>(hn::Lanes(d));
-    const int64_t last = i + (end - i) / kGroup * kGroup;
-    bool all_finite = true;
-    if (i == last) {
-      return true;
-    }
-    prefetch<Bf16Gradient>(i);
-    auto staged = begin_pair(d, i);
-    for (int64_t next = i + step; next < last; i = next, next += step) {
-      if (kGroup == step || next % kGroup == 0) {
-        prefetch<Bf16Gradient>(next);
-      }
-      const auto begun = begin_pair(d, next);
-      all_finite &= end_pair(d, i, staged);
-      staged = begun;
-    }
-    all_finite &= end_pair(d, i, staged);
-    i = last;
-    return all_finite;
-  }
-
-  template <class D, class V = hn::Vec<D>>
-  HWY_INLINE Staged<V> begin_pair(D d, int64_t i) const {
-    V even_gradient;
-    V odd_gradient;
-    Bf16Gradient::load_pair(d, s_, i, even_gradient, odd_gradient);
-    V even_master;
-    V odd_master;
-    Master::load_pair(d, s_, i, even_master, odd_master);
-    V even1;
-    V odd1;
-    Moments::load_pair(d, s_.moment1, i, even1, odd1);
-    V even2;
-    V odd2;
-    Moments::load_pair(d, s_.moment2, i, even2, odd2);
-    const V even_below = rule_.average(d, even_master, even_gradient, even1, even2);
-    const V odd_below = rule_.average(d, odd_master, odd_gradient, odd1, odd2);
-    Moments::store_pair(d, even1, odd1, s_.moment1, i);
-    Moments::store_pair(d, even2, odd2, s_.moment2, i);
-    return {even1, odd1, even_below, odd_below};
-  }
-
-  template <class D, class V = hn::Vec<D>>
-  HWY_INLINE bool end_pair(D d, int64_t i, const Staged<V>& staged) const {
-    V even_master;
-    V odd_master;
-    Master::load_pair(d, s_, i, even_master, odd_master);
-    V even = rule_.estimate(d, even_master, staged.even_moment, staged.even_below);
-    V odd = rule_.estimate(d, odd_master, staged.odd_moment, staged.odd_below);
-    bool all_finite = true;
-    if (HWY_UNLIKELY(!hn::AllTrue(d, hn::IsFinite(hn::Add(even, odd))))) {
-      FiniteCheck check(d);
-      even = rule_.divide(d, even_master, staged.even_moment, staged.even_below, even);
-      odd = rule_.divide(d, odd_master, staged.odd_moment, staged.odd_below, odd);
-      for (const V& value : {even, odd, staged.even_below, staged.odd_below}) {
-        check.see(d, value);
-      }
-      all_finite = check.all_finite();
-    }
-    Master::store_pair(d, even, odd, s_, i);
-    return all_finite;
-  }
-
   template <bool kStream, class D>
   HWY_INLINE void update(D d, int64_t i, FiniteCheck<D>& check) const {
     const auto gradient = scaled(d, Gradient::load(d, s_, i));

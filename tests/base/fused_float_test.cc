@@ -51,8 +51,8 @@ TEST(FusedFloat, EqualsTheLibraryWhereRoundingTwiceWouldNot) {
 
 TEST(FusedFloat, SpecialValues) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const float values[] = {0.0F, -0.0F, 1.0F,    -1.0F,   kInfinity, -kInfinity, NAN,
-                          1e-45F, -1e-40F, 3.4e38F, -3.4e38F};
+  const float values[] = {0.0F, -0.0F,  1.0F,    -1.0F,   kInfinity, -kInfinity,
+                          NAN,  1e-45F, -1e-40F, 3.4e38F, -3.4e38F};
   for (const float a : values) {
     for (const float b : values) {
       for (const float c : values) {

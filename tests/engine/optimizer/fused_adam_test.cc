@@ -75,8 +75,7 @@ TEST(FusedAdam, QuotientOfUnroundedMoments) {
     const double v = (1 - options.beta2) * g * g;
     const double correction1 = 1 - std::pow(options.beta1, 3);
     const double correction2 = 1 - std::pow(options.beta2, 3);
-    const double change =
-        options.lr / correction1 * m / (std::sqrt(v / correction2) + options.eps);
+    const double change = options.lr / correction1 * m / (std::sqrt(v / correction2) + options.eps);
     // Here the coefficients and the moments are rounded too.
     ASSERT_NEAR(arrays.master(i), -change, 0x1p-21 * std::abs(change)) << g;
   }

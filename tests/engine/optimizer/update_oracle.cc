@@ -37,8 +37,8 @@ void adam(const UpdateOptions& o, Element& e) {
   e.p = e.p - e.m * f32(o.lr / correction1) / denominator;
 }
 
-/// The same with bf16 moments: fewer roundings, and no division unless what comes out is not finite.
-/// e.g is the gradient before its scale.
+/// The same with bf16 moments: fewer roundings, and no division unless what comes out is not
+/// finite. e.g is the gradient before its scale.
 void fused_adam(const UpdateOptions& o, Element& e) {
   const auto step = static_cast<double>(o.step);
   const double correction1 = o.bias_correction ? 1 - std::pow(o.beta1, step) : 1;
