@@ -42,8 +42,8 @@ class FusedAdamRule {
     return fused(d, hn::Sqrt(exp_avg_sq), hn::Set(d, c_.inverse_correction2), hn::Set(d, c_.eps));
   }
 
-  /// The new master by base/reciprocal.h. The denominator is between 2^-60 and 2^125, or not finite;
-  /// then what is returned is not finite either.
+  /// The new master by base/reciprocal.h. The denominator is between 2^-60 and 2^125, or not
+  /// finite; then what is returned is not finite either.
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V estimate(D d, V master, V exp_avg, V below) const {
     const hn::RebindToUnsigned<D> du;

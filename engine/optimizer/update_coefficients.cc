@@ -49,8 +49,8 @@ FusedAdamCoefficients::FusedAdamCoefficients(const UpdateOptions& o)
   std::transform(std::begin(kReciprocalTerms), std::end(kReciprocalTerms), quotient,
                  [&](double term) { return f32(term * step); });
   const auto is_moderate = [](double x) { return x >= 0x1p-60 && x <= 0x1p60; };
-  is_safe =
-      is_moderate(eps) && is_moderate(inverse_correction2) && (step == 0 || is_moderate(step));
+  is_safe = is_moderate(eps) && is_moderate(gradient_scale) && is_moderate(inverse_correction2) &&
+            (step == 0 || is_moderate(step));
 }
 
 AdagradCoefficients::AdagradCoefficients(const UpdateOptions& o)
