@@ -173,7 +173,7 @@ HR_KERNEL uint32_t largest_bits(const float (&values)[kCount]) {
   }
   return largest;
 }
-constexpr uint32_t kLargestFinite = 0x7f7fffff;
+inline constexpr uint32_t kLargestFinite = 0x7f7fffff;
 
 /// Adam with bf16 moments: fused operations, and base/reciprocal.h in place of the division.
 struct FusedAdamRule {

@@ -32,7 +32,7 @@ TEST(Reciprocal, EveryMantissa) {
     worst = std::max(worst, std::abs(exact * seed * x - 1));
     worst_rounded = std::max(worst_rounded, std::abs(static_cast<double>(rounded * seed) * x - 1));
   }
-  EXPECT_LT(worst, 0x1p-24);
+  EXPECT_LT(worst, 0x1p-26);
   EXPECT_LT(worst_rounded, 0x1.4p-23);  // a rounding of the sum and one of the product
 }
 
