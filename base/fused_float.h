@@ -6,9 +6,9 @@
 namespace headrace {
 
 /// a * b + c of fp32 with one rounding, as std::fma, for processors that have no instruction for
-/// it: inline, where the library's is a call that may change the rounding mode. The sum in double is
-/// rounded to odd; then the rounding to fp32 is that of the exact value (Boldo and Melquiond 2008,
-/// "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd").
+/// it: inline, where the library's is a call that may change the rounding mode. The sum in double
+/// is rounded to odd; then the rounding to fp32 is that of the exact value (Boldo and Melquiond
+/// 2008, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd").
 constexpr float fused_multiply_add(float a, float b, float c) {
   const double product = static_cast<double>(a) * b;  // exact
   const double addend = c;
