@@ -33,6 +33,11 @@ struct OptimizerStep {
   float inverse_correction2 = 1;  ///< adam: 1 / sqrt(1 - beta2^step)
   float eps = 0;
   float step_size = 0;  ///< multiplies what the rule makes of the gradient
+  /// adam with bf16 moments, where is_fused; otherwise it is that of fp32 moments.
+  bool is_fused = false;
+  float gradient1 = 0;     ///< of the gradient in the first moment, and
+  float gradient2 = 0;     ///< before it is squared; with its scale where it is not decayed
+  float quotient[4] = {};  ///< base/reciprocal.h's terms times step_size
 };
 
 /// Arrays of `count` elements, each aligned to its elements; none overlaps another. The fp32 master

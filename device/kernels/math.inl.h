@@ -85,4 +85,9 @@ HR_KERNEL float sqrt_f32(float x) {
   return std::sqrt(x);
 }
 
+/// a * b + c, rounded once on both machines.
+HR_KERNEL float fma_f32(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+
 }  // namespace headrace::device::kernels

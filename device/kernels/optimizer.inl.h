@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/reciprocal.h"
 #include "base/split_float.h"
 #include "device/kernels/convert.inl.h"
 #include "device/kernels/math.inl.h"
@@ -12,7 +13,7 @@ namespace headrace::device::kernels {
 
 // One step of an optimizer over kCount elements at a time, which are taken into arrays of the
 // kernel, so that every loop is a plain one over fp32. The operations and their order are those of
-// the host's optimizers (engine/optimizer), bit for bit: nothing is fused.
+// the host's optimizers (engine/optimizer), bit for bit: what is fused there is fused here.
 //
 // Access moves kCount elements between memory and such an array:
 //   load(const T* source, T (&values)[kCount]), store(const T (&values)[kCount], T* target).
@@ -161,6 +162,71 @@ struct AdamRule {
   }
 };
 
+/// The largest magnitude as bits: above kLargestFinite where a value is not finite.
+template <int kCount>
+HR_KERNEL uint32_t largest_bits(const float (&values)[kCount]) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(values[i]) & 0x7fffffffU;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+inline constexpr uint32_t kLargestFinite = 0x7f7fffff;
+
+/// Adam with bf16 moments: fused operations, and base/reciprocal.h in place of the division.
+struct FusedAdamRule {
+  static HR_KERNEL float denominator(const OptimizerStep& s, float exp_avg_sq) {
+    return fma_f32(sqrt_f32(exp_avg_sq), s.inverse_correction2, s.eps);
+  }
+
+  /// `master` becomes the new one, or something not finite; then apply_exactly() makes it from
+  /// `decayed`.
+  static HR_KERNEL void apply(const OptimizerStep& s, float& master, float& decayed, float gradient,
+                              float& exp_avg, float& exp_avg_sq) {
+    if (s.decays_gradient) {
+      decayed = master;
+      gradient = fma_f32(master, s.weight_decay, gradient * s.gradient_scale);
+    } else {
+      decayed = master * s.keep;
+    }
+    exp_avg = fma_f32(gradient, s.gradient1, exp_avg * s.beta1);
+    const float scaled = gradient * s.gradient2;
+    exp_avg_sq = fma_f32(scaled, scaled, exp_avg_sq * s.beta2);
+    const float below = denominator(s, exp_avg_sq);
+    const auto seed = std::bit_cast<float>(kReciprocalSeed - std::bit_cast<uint32_t>(below));
+    const float rest = fma_f32(-below, seed, kReciprocalCentre);
+    float quotient = fma_f32(rest, s.quotient[3], s.quotient[2]);
+    quotient = fma_f32(rest, quotient, s.quotient[1]);
+    quotient = fma_f32(rest, quotient, s.quotient[0]);
+    master = fma_f32(-(exp_avg * seed), quotient, decayed);
+  }
+
+  static HR_KERNEL float apply_exactly(const OptimizerStep& s, float decayed, float exp_avg,
+                                       float exp_avg_sq) {
+    return decayed - exp_avg * s.step_size / denominator(s, exp_avg_sq);
+  }
+
+  template <int kCount>
+  static HR_KERNEL void apply_to_each(const OptimizerStep& step, OptimizerValues<kCount>& v) {
+    float decayed[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      apply(step, v.master[i], decayed[i], v.gradient[i], v.moment1[i], v.moment2[i]);
+    }
+    if (largest_bits(v.master) > kLargestFinite) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const bool is_finite =
+            (std::bit_cast<uint32_t>(v.master[i]) & 0x7fffffffU) <= kLargestFinite;
+        v.master[i] =
+            is_finite ? v.master[i] : apply_exactly(step, decayed[i], v.moment1[i], v.moment2[i]);
+      }
+    }
+  }
+};
+
 struct AdagradRule {
   static HR_KERNEL void apply(const OptimizerStep& s, float& master, float gradient, float& sum,
                               float& /*none*/) {
@@ -207,10 +273,15 @@ HR_KERNEL void apply_to_each(const OptimizerStep& step, OptimizerValues<kCount>&
 }
 
 template <int kCount>
-HR_KERNEL void apply_rule(const OptimizerStep& step, OptimizerValues<kCount>& values) {
+HR_KERNEL void apply_rule(const OptimizerStep& step, DType moment_dtype,
+                          OptimizerValues<kCount>& values) {
   switch (step.rule) {
     case OptimizerRule::adam:
-      apply_to_each<AdamRule>(step, values);
+      if (step.is_fused && moment_dtype == DType::bf16) {
+        FusedAdamRule::apply_to_each(step, values);
+      } else {
+        apply_to_each<AdamRule>(step, values);
+      }
       return;
     case OptimizerRule::adagrad:
       apply_to_each<AdagradRule>(step, values);
@@ -224,18 +295,6 @@ HR_KERNEL void apply_rule(const OptimizerStep& step, OptimizerValues<kCount>& va
     case OptimizerRule::rewrite:
       return;
   }
-}
-
-/// The largest magnitude as bits: above 0x7f7fffff where a value is not finite.
-template <int kCount>
-HR_KERNEL uint32_t largest_bits(const float (&values)[kCount]) {
-  uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(values[i]) & 0x7fffffffU;
-    largest = bits > largest ? bits : largest;
-  }
-  return largest;
 }
 
 /// Elements [at, at + kCount). Returns whether every new master and moment is finite.
@@ -254,7 +313,7 @@ HR_KERNEL bool update_elements(const Access& access, const OptimizerStep& step,
   if (moments > 1) {
     load_moment(access, arrays, arrays.moment2, at, values.moment2);
   }
-  apply_rule(step, values);
+  apply_rule(step, arrays.moment_dtype, values);
   store_master(access, values.master, arrays, at);
   if (moments > 0) {
     store_moment(access, arrays, values.moment1, arrays.moment1, at);
@@ -266,7 +325,6 @@ HR_KERNEL bool update_elements(const Access& access, const OptimizerStep& step,
   // the GPU it would put them into memory.
   const uint32_t of_first = moments == 1 ? largest_bits(values.moment1) : 0;
   const uint32_t of_second = largest_bits(values.moment2);
-  constexpr uint32_t kLargestFinite = 0x7f7fffff;
   return largest_bits(values.master) <= kLargestFinite && of_first <= kLargestFinite &&
          of_second <= kLargestFinite;
 }

@@ -24,6 +24,7 @@ class AdagradRule {
  public:
   static constexpr int kMoments = 1;
   static constexpr bool kHas8Bit = false;
+  static constexpr bool kIsFused = false;
 
   explicit AdagradRule(const AdagradCoefficients& c) : c_(c) {}
 

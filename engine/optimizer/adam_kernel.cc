@@ -13,6 +13,7 @@
 #include "hwy/cache_control.h"
 #include "base/exact_float.h"
 #include "engine/optimizer/update_pass.inl"
+#include "engine/optimizer/fused_adam.inl"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -24,6 +25,7 @@ class AdamRule {
  public:
   static constexpr int kMoments = 2;
   static constexpr bool kHas8Bit = true;
+  static constexpr bool kIsFused = false;
 
   explicit AdamRule(const AdamCoefficients& c) : c_(c) {}
 
@@ -52,6 +54,11 @@ bool adam_update_here(const AdamCoefficients& c, const PassOptions& options,
   return choose_pass(AdamRule(c), options, shard);
 }
 
+bool fused_adam_update_here(const FusedAdamCoefficients& c, const PassOptions& options,
+                            const UpdateShard& shard) {
+  return choose_master<Bf16Moments>(FusedAdamRule(c), options, shard);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace headrace::engine
 HWY_AFTER_NAMESPACE();
@@ -60,9 +67,15 @@ HWY_AFTER_NAMESPACE();
 namespace headrace::engine {
 
 HWY_EXPORT(adam_update_here);
+HWY_EXPORT(fused_adam_update_here);
 
 bool adam_update(const AdamCoefficients& c, const PassOptions& options, const UpdateShard& shard) {
   return HWY_DYNAMIC_DISPATCH(adam_update_here)(c, options, shard);
+}
+
+bool fused_adam_update(const FusedAdamCoefficients& c, const PassOptions& options,
+                       const UpdateShard& shard) {
+  return HWY_DYNAMIC_DISPATCH(fused_adam_update_here)(c, options, shard);
 }
 
 }  // namespace headrace::engine

@@ -1,5 +1,8 @@
 #include "engine/optimizer/device_update.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/check.h"
 #include "engine/optimizer/update_coefficients.h"
 
@@ -36,6 +39,11 @@ void set_adam(const UpdateOptions& options, OptimizerStep& step) {
   step.inverse_correction2 = c.inverse_correction2;
   step.eps = c.eps;
   step.step_size = c.step_size;
+  const FusedAdamCoefficients fused(options);
+  step.is_fused = fused.is_safe;
+  step.gradient1 = fused.gradient1;
+  step.gradient2 = fused.gradient2;
+  std::copy(std::begin(fused.quotient), std::end(fused.quotient), step.quotient);
 }
 
 void set_adagrad(const UpdateOptions& options, OptimizerStep& step) {

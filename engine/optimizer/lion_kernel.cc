@@ -24,6 +24,7 @@ class LionRule {
  public:
   static constexpr int kMoments = 1;
   static constexpr bool kHas8Bit = true;
+  static constexpr bool kIsFused = false;
 
   explicit LionRule(const LionCoefficients& c) : c_(c) {}
 

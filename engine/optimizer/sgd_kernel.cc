@@ -25,6 +25,7 @@ class SgdRule {
  public:
   static constexpr int kMoments = kHasBuffer ? 1 : 0;
   static constexpr bool kHas8Bit = kHasBuffer;
+  static constexpr bool kIsFused = false;
 
   explicit SgdRule(const SgdCoefficients& c) : c_(c) {}
 

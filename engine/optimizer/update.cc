@@ -44,6 +44,16 @@ void check(const UpdateOptions& o, const UpdateShard& s) {
            "nesterov with momentum {} and dampening {}", o.momentum, o.dampening);
 }
 
+bool update_adam(const UpdateOptions& options, const PassOptions& pass, const UpdateShard& shard) {
+  if (shard.moment_dtype == DType::bf16) {
+    const FusedAdamCoefficients fused(options);
+    if (fused.is_safe) {
+      return fused_adam_update(fused, pass, shard);
+    }
+  }
+  return adam_update(AdamCoefficients(options), pass, shard);
+}
+
 }  // namespace
 
 int moment_count(OptimizerKind kind, double momentum) {
@@ -71,7 +81,7 @@ UpdateResult update(const UpdateOptions& options, const UpdateShard& shard) {
   const PassOptions pass{options.gradient_scale, options.seed, options.step};
   switch (options.kind) {
     case OptimizerKind::adam:
-      return {adam_update(AdamCoefficients(options), pass, shard)};
+      return {update_adam(options, pass, shard)};
     case OptimizerKind::adagrad:
       return {adagrad_update(AdagradCoefficients(options), pass, shard)};
     case OptimizerKind::lion:

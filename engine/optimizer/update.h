@@ -70,8 +70,8 @@ struct UpdateResult {
 
 /// Updates master, moments and weight in one pass over memory, on the OpenMP threads of the calling
 /// thread. The same bits for any number of threads, instruction set, alignment and split of the
-/// shard (but for the payload of NaNs): there is no fused multiply-add in it. Thread-safe for
-/// different shards. Broken preconditions are InternalErrors.
+/// shard (but for the payload of NaNs): nothing is fused that is not fused everywhere. Thread-safe
+/// for different shards. Broken preconditions are InternalErrors.
 UpdateResult update(const UpdateOptions& options, const UpdateShard& shard);
 
 }  // namespace headrace::engine

@@ -1,6 +1,10 @@
 #include "engine/optimizer/update_coefficients.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+
+#include "base/reciprocal.h"
 
 namespace headrace::engine {
 namespace {
@@ -27,6 +31,27 @@ AdamCoefficients::AdamCoefficients(const UpdateOptions& o)
       inverse_correction2(f32(1.0 / std::sqrt(bias_correction(o, o.beta2)))),
       eps(f32(o.eps)),
       step_size(f32(o.lr / bias_correction(o, o.beta1))) {}
+
+FusedAdamCoefficients::FusedAdamCoefficients(const UpdateOptions& o)
+    : decays_gradient(!o.decoupled_weight_decay && o.weight_decay != 0),
+      gradient_scale(o.gradient_scale),
+      keep(decays_gradient ? 1.0F : f32(1.0 - o.lr * o.weight_decay)),
+      weight_decay(f32(o.weight_decay)),
+      beta1(f32(o.beta1)),
+      beta2(f32(o.beta2)),
+      inverse_correction2(f32(1.0 / std::sqrt(bias_correction(o, o.beta2)))),
+      eps(f32(o.eps)) {
+  const double scale = decays_gradient ? 1.0 : o.gradient_scale;
+  gradient1 = f32((1.0 - o.beta1) * scale);
+  gradient2 = f32(std::sqrt(1.0 - o.beta2) * scale);
+  const double step = o.lr / bias_correction(o, o.beta1);
+  step_size = f32(step);
+  std::transform(std::begin(kReciprocalTerms), std::end(kReciprocalTerms), quotient,
+                 [&](double term) { return f32(term * step); });
+  const auto is_moderate = [](double x) { return x >= 0x1p-60 && x <= 0x1p60; };
+  is_safe = is_moderate(eps) && is_moderate(gradient_scale) && is_moderate(inverse_correction2) &&
+            (step == 0 || is_moderate(step));
+}
 
 AdagradCoefficients::AdagradCoefficients(const UpdateOptions& o)
     : weight_decay(f32(o.weight_decay)),

@@ -21,6 +21,26 @@ struct AdamCoefficients {
   float step_size;  ///< lr / (1 - beta1^step)
 };
 
+/// Of Adam with bf16 moments: the gradient's scale is in its factors, the step size in the
+/// quotient.
+struct FusedAdamCoefficients {
+  explicit FusedAdamCoefficients(const UpdateOptions& options);
+
+  bool is_safe;          ///< otherwise the approximate quotient could go wrong without a trace
+  bool decays_gradient;  ///< as AdamCoefficients; the gradient is then scaled before the factors
+  float gradient_scale;
+  float keep;
+  float weight_decay;
+  float beta1;
+  float gradient1;  ///< multiplies the gradient in the first moment: 1 - beta1
+  float beta2;
+  float gradient2;  ///< multiplies the gradient that is squared: sqrt(1 - beta2)
+  float inverse_correction2;
+  float eps;
+  float step_size;
+  float quotient[4];  ///< kReciprocalTerms times the step size
+};
+
 struct AdagradCoefficients {
   explicit AdagradCoefficients(const UpdateOptions& options);
 

@@ -125,13 +125,14 @@ HWY_INLINE auto upper_halves(D /*d*/, VU even, VU odd) {
   return hn::Or(hn::ShiftRight<16>(even), hn::And(odd, hn::Set(du, 0xffff0000U)));
 }
 
-/// bits of x that carry into the upper half where base/dtype.h's to_bf16 rounds up.
+/// bits of x that carry into the upper half where base/dtype.h's to_bf16 rounds up: a last bit that
+/// is set makes a tie a little more than one.
 template <class D>
 HWY_INLINE auto rounded_to_even(D /*d*/, hn::Vec<D> x) {
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, x);
   const auto last = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
-  return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), last);
+  return hn::Add(hn::Or(bits, last), hn::Set(du, 0x7fffU));
 }
 
 template <class D, class V>

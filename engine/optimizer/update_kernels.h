@@ -16,6 +16,9 @@ struct PassOptions {
 // is finite.
 
 bool adam_update(const AdamCoefficients& c, const PassOptions& options, const UpdateShard& shard);
+/// With bf16 moments, where c.is_safe.
+bool fused_adam_update(const FusedAdamCoefficients& c, const PassOptions& options,
+                       const UpdateShard& shard);
 bool adagrad_update(const AdagradCoefficients& c, const PassOptions& options,
                     const UpdateShard& shard);
 bool lion_update(const LionCoefficients& c, const PassOptions& options, const UpdateShard& shard);

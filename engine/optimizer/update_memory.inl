@@ -28,6 +28,7 @@ HWY_INLINE void prefetch_words(const void* array, int64_t i) {
 /// The gradient before its scale. Which arrays there are is the same in every round, so these
 /// branches cost nothing, and each choice multiplied the code.
 struct Gradient {
+  static constexpr bool kIsBf16 = false;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const UpdateShard& s, int64_t i) {
     hn::Vec<D> gradient = load_stored(d, s, i);
@@ -95,6 +96,18 @@ struct Gradient {
     } else {
       return from_f16(d, load_words(d, s.gradient, i));
     }
+  }
+};
+
+/// Gradient where it is bf16 and nothing is accumulated.
+struct Bf16Gradient {
+  static constexpr bool kIsBf16 = true;
+  template <class D, class V>
+  static HWY_INLINE void load_pair(D d, const UpdateShard& s, int64_t i, V& even, V& odd) {
+    load_bf16_pair(d, s.gradient, i, even, odd);
+  }
+  static HWY_INLINE void prefetch(const UpdateShard& s, int64_t i) {
+    prefetch_words(s.gradient, i);
   }
 };
 

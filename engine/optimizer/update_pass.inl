@@ -5,6 +5,7 @@
 // clang-format off
 #include "engine/optimizer/update_memory.inl"
 #include "engine/optimizer/finite_check.inl"
+#include "engine/optimizer/staged_pairs.inl"
 #include "engine/optimizer/quantized_pass.inl"
 // clang-format on
 
@@ -16,6 +17,8 @@ namespace HWY_NAMESPACE {
 ///   Vec<D> apply(D, Vec<D> master, Vec<D> gradient, Vec<D>& moment1, Vec<D>& moment2) const
 /// which returns the new master; moments that it does not have are zero and are not stored. A
 /// moment may become infinite while the master stays finite, so both are checked.
+///
+/// A Rule that kIsFused scales the gradient itself, and has its apply() in parts (fused_adam.inl).
 template <class Rule, class Master, class Moments>
 class Pass {
  public:
@@ -25,26 +28,29 @@ class Pass {
   /// Updates elements [begin, end): up to a whole line of streamed weights, then by groups, then
   /// the rest. Returns whether every new value is finite.
   HWY_INLINE bool run(int64_t begin, int64_t end) const {
-    const hn::ScalableTag<float> d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const int64_t aligned = std::min(end, begin + unaligned_elements(begin));
-    bool all_finite = run_rest(begin, aligned);
-    FiniteCheck check(d);
-    int64_t i = aligned;
-    for (; i + kGroup <= end; i += kGroup) {
-      prefetch(i);
-      if constexpr (kPairs) {
-        for (int64_t j = i; j < i + kGroup; j += 2 * lanes) {
-          update_pair(d, j, check);
-        }
-      } else {
-        for (int64_t j = i; j < i + kGroup; j += lanes) {
-          update<true>(d, j, check);
-        }
+    // A copy that no store can change, so that its numbers stay in registers.
+    const Pass here = *this;
+    if constexpr (kPairs) {  // a gradient of a known type leaves more of them
+      if (s_.gradient_dtype == DType::bf16 && s_.accumulated == nullptr) {
+        return here.template run_with<Bf16Gradient>(begin, end);
       }
     }
-    all_finite &= check.all_finite();
-    all_finite &= run_rest(i, end);
+    return here.template run_with<Gradient>(begin, end);
+  }
+
+ private:
+  template <class G>
+  HWY_INLINE bool run_with(int64_t begin, int64_t end) const {
+    const hn::ScalableTag<float> d;
+    const int64_t first = std::min(end, begin + unaligned_elements(begin));
+    const int64_t last = first + (end - first) / kGroup * kGroup;
+    bool all_finite = run_rest(begin, first);
+    if constexpr (kPairs && Rule::kIsFused && G::kIsBf16) {
+      all_finite &= StagedPairs<Rule, Master>(rule_, s_).run(d, first, last);
+    } else {
+      all_finite &= run_groups<G>(d, first, last);
+    }
+    all_finite &= run_rest(last, end);
     // The streamed weights must be visible before the caller hands the shard to another thread.
     if constexpr (Master::kStreams) {
       hwy::FlushStream();
@@ -52,7 +58,26 @@ class Pass {
     return all_finite;
   }
 
- private:
+  template <class G, class D>
+  HWY_INLINE bool run_groups(D d, int64_t begin, int64_t end) const {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    FiniteCheck check(d);
+    bool pairs_finite = true;
+    for (int64_t i = begin; i < end; i += kGroup) {
+      prefetch<G>(i);
+      if constexpr (kPairs) {
+        for (int64_t j = i; j < i + kGroup; j += 2 * lanes) {
+          pairs_finite &= update_pair<G>(d, j);
+        }
+      } else {
+        for (int64_t j = i; j < i + kGroup; j += lanes) {
+          update<true>(d, j, check);
+        }
+      }
+    }
+    return pairs_finite && check.all_finite();
+  }
+
   /// Where every array can be read in pairs of vectors. A single lane makes no pair.
   static constexpr bool kPairs =
       Master::kPairs && (Moments::kPairs || Rule::kMoments == 0) && HWY_TARGET != HWY_SCALAR;
@@ -78,8 +103,9 @@ class Pass {
     return check.all_finite();
   }
 
+  template <class G>
   HWY_INLINE void prefetch(int64_t i) const {
-    Gradient::prefetch(s_, i);
+    G::prefetch(s_, i);
     Master::prefetch(s_, i);
     if constexpr (Rule::kMoments > 0) {
       Moments::prefetch(s_.moment1, i);
@@ -89,9 +115,13 @@ class Pass {
     }
   }
 
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V scaled(D d, V gradient) const {
+    return Rule::kIsFused ? gradient : hn::Mul(gradient, hn::Set(d, gradient_scale_));
+  }
   template <bool kStream, class D>
   HWY_INLINE void update(D d, int64_t i, FiniteCheck<D>& check) const {
-    const auto gradient = hn::Mul(Gradient::load(d, s_, i), hn::Set(d, gradient_scale_));
+    const auto gradient = scaled(d, Gradient::load(d, s_, i));
     auto moment1 = hn::Zero(d);
     auto moment2 = hn::Zero(d);
     if constexpr (Rule::kMoments > 0) {
@@ -117,15 +147,16 @@ class Pass {
 
   /// Two vectors of elements at once, those with even and those with odd index. The roundings of a
   /// pair are for numbers only, so a value that may not be finite sends both through update().
-  template <class D>
-  HWY_INLINE void update_pair(D d, int64_t i, FiniteCheck<D>& check) const {
+  /// Returns whether every new value is finite.
+  template <class G, class D>
+  HWY_INLINE bool update_pair(D d, int64_t i) const {
     using V = hn::Vec<D>;
     V even_master;
     V odd_master;
     Master::load_pair(d, s_, i, even_master, odd_master);
     V even_gradient;
     V odd_gradient;
-    Gradient::load_pair(d, s_, i, even_gradient, odd_gradient);
+    G::load_pair(d, s_, i, even_gradient, odd_gradient);
     V even1 = hn::Zero(d);
     V odd1 = even1;
     V even2 = even1;
@@ -136,18 +167,18 @@ class Pass {
     if constexpr (Rule::kMoments > 1) {
       Moments::load_pair(d, s_.moment2, i, even2, odd2);
     }
-    const auto scale = hn::Set(d, gradient_scale_);
-    even_master = rule_.apply(d, even_master, hn::Mul(even_gradient, scale), even1, even2);
-    odd_master = rule_.apply(d, odd_master, hn::Mul(odd_gradient, scale), odd1, odd2);
+    even_master = rule_.apply(d, even_master, scaled(d, even_gradient), even1, even2);
+    odd_master = rule_.apply(d, odd_master, scaled(d, odd_gradient), odd1, odd2);
     // What is not finite makes the sum so, and so may what is only large.
     V sum = hn::Add(even_master, odd_master);
     if constexpr (Rule::kMoments > 0) {
       sum = hn::Add(sum, Rule::kMoments > 1 ? hn::Add(even2, odd2) : hn::Add(even1, odd1));
     }
     if (HWY_UNLIKELY(!hn::AllTrue(d, hn::IsFinite(sum)))) {
+      FiniteCheck check(d);
       update<true>(d, i, check);
       update<true>(d, i + static_cast<int64_t>(hn::Lanes(d)), check);
-      return;
+      return check.all_finite();
     }
     Master::store_pair(d, even_master, odd_master, s_, i);
     if constexpr (Rule::kMoments > 0) {
@@ -156,6 +187,7 @@ class Pass {
     if constexpr (Rule::kMoments > 1) {
       Moments::store_pair(d, even2, odd2, s_.moment2, i);
     }
+    return true;
   }
 
   const Rule rule_;

@@ -181,6 +181,7 @@ class Arrays {
   }
 
   int64_t count() const { return count_; }
+  DType moment_dtype() const { return variant_.moments; }
   float master(int64_t i) const {
     if (has_array()) {
       return master_.value(i);

@@ -57,8 +57,9 @@ TEST(Update, EqualsTheScalarsOnEveryInstructionSet) {
 TEST(Update, SameBitsForAnyThreadCountAndSplit) {
   constexpr int64_t kCount = 150'001;  // several blocks
   for (const UpdateOptions& options : {option_mix()[1], option_mix()[6]}) {
-    for (const MasterKind master : {MasterKind::with_bf16, MasterKind::split}) {
-      const Variant variant{master, DType::f32, DType::bf16, true};
+    for (const Variant& variant : {Variant{MasterKind::with_bf16, DType::f32, DType::bf16, true},
+                                   Variant{MasterKind::split, DType::f32, DType::bf16, true},
+                                   Variant{MasterKind::split, DType::bf16, DType::bf16, false}}) {
       SCOPED_TRACE(name(options, variant));
       Arrays expected(variant, kCount);
       expected.fill(5);
