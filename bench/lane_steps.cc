@@ -243,8 +243,9 @@ std::vector<LaneSetting> bound_settings() {
 
   LaneSetting shared = drive;
   shared.name = "bound by a drive with one limit";
-  shared.nvme_read = shared.nvme_write = 160e6;
-  shared.nvme_both = 200e6;
+  shared.layers = 12;  // at its ends a step moves in one direction only
+  shared.nvme_read = shared.nvme_write = 320e6;
+  shared.nvme_both = 400e6;
 
   LaneSetting link;
   link.name = "bound by the link";  // weights go up twice, gradients down once
