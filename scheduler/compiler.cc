@@ -16,28 +16,37 @@ namespace {
 class Compiler {
  public:
   Compiler(const CompileInput& input, const Footprint& footprint, const VictimModel& model,
-           const std::vector<OperationGuide>* guides)
+           const std::vector<OperationGuide>* guides, const ArenaModel& arenas)
       : input_(input),
         footprint_(footprint),
         guides_(guides),
         next_use_(*input.trace, *input.objects),
         plan_(input),
-        memory_(input, footprint, model, next_use_, plan_) {}
+        memory_(input, footprint, model, next_use_, plan_, arenas) {}
 
   Schedule run() {
-    for (uint32_t i = 0; i < input_.trace->operations.size(); ++i) {
-      step(i);
-    }
-    memory_.finish();
-    prefetch(input_.trace->operations.size(), Tier::device);
-    prefetch(input_.trace->operations.size(), Tier::host);
+    walk();
     Schedule schedule = plan_.finish();
     schedule.initial = input_.initial;
     schedule.final = memory_.residents();
     return schedule;
   }
 
+  UnplacedSchedule run_unplaced() {
+    walk();
+    return {plan_.take_unsorted(), plan_.take_ends()};
+  }
+
  private:
+  void walk() {
+    for (uint32_t i = 0; i < input_.trace->operations.size(); ++i) {
+      step(i);
+    }
+    memory_.finish();
+    prefetch(input_.trace->operations.size(), Tier::device);
+    prefetch(input_.trace->operations.size(), Tier::host);
+  }
+
   void step(uint32_t index) {
     const Operation& operation = input_.trace->operations[index];
     memory_.begin_operation(index);
@@ -164,17 +173,35 @@ class Compiler {
   Memory memory_;
 };
 
+/// Throws where the input is not valid or does not fit.
+Footprint checked_footprint(const CompileInput& input) {
+  HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
+  check_trace(*input.trace, *input.objects, input.budgets.alignment);
+  Footprint footprint = measure_footprint(*input.trace, *input.objects, input.budgets.alignment,
+                                          input.budgets.device.count() > 0);
+  check_capacity(input, footprint);
+  check_initial(input, footprint);
+  return footprint;
+}
+
 }  // namespace
 
 Schedule compile_with(const CompileInput& input, const VictimModel& model,
                       const std::vector<OperationGuide>* guides) {
-  HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
-  check_trace(*input.trace, *input.objects, input.budgets.alignment);
-  const Footprint footprint = measure_footprint(
-      *input.trace, *input.objects, input.budgets.alignment, input.budgets.device.count() > 0);
-  check_capacity(input, footprint);
-  check_initial(input, footprint);
-  return Compiler(input, footprint, model, guides).run();
+  const Footprint footprint = checked_footprint(input);
+  return Compiler(input, footprint, model, guides, {}).run();
+}
+
+UnplacedSchedule compile_unplaced(const CompileInput& input, const VictimModel& model) {
+  const Footprint footprint = checked_footprint(input);
+  return Compiler(input, footprint, model, nullptr, {false, nullptr}).run_unplaced();
+}
+
+Schedule compile_placed(const CompileInput& input, const VictimModel& model,
+                        const UnplacedSchedule& unplaced) {
+  const Footprint footprint = checked_footprint(input);
+  const SlotPlan places(input, footprint, unplaced);
+  return Compiler(input, footprint, model, nullptr, {true, &places}).run();
 }
 
 }  // namespace headrace::scheduler
