@@ -18,15 +18,29 @@ namespace {
 class Compiler {
  public:
   Compiler(const CompileInput& input, const Footprint& footprint, const VictimModel& model,
-           const std::vector<OperationGuide>* guides)
+           const std::vector<OperationGuide>* guides, const ArenaModel& arenas)
       : input_(input),
         footprint_(footprint),
         guides_(guides),
         next_use_(input),
         plan_(input),
-        memory_(input, footprint, model, next_use_, plan_) {}
+        memory_(input, footprint, model, next_use_, plan_, arenas) {}
 
   Schedule run() {
+    walk();
+    Schedule schedule = plan_.finish();
+    schedule.initial = input_.initial;
+    schedule.final = memory_.residents();
+    return schedule;
+  }
+
+  UnplacedSchedule run_unplaced() {
+    walk();
+    return {plan_.finish(), plan_.take_ends()};
+  }
+
+ private:
+  void walk() {
     for (uint32_t i = 0; i < input_.trace->operations.size(); ++i) {
       step(i);
     }
@@ -35,13 +49,8 @@ class Compiler {
     }
     prefetch(input_.trace->operations.size(), Tier::device);
     prefetch(input_.trace->operations.size(), Tier::host);
-    Schedule schedule = plan_.finish();
-    schedule.initial = input_.initial;
-    schedule.final = memory_.residents();
-    return schedule;
   }
 
- private:
   void step(uint32_t index) {
     const Operation& operation = input_.trace->operations[index];
     memory_.begin_operation(index);
@@ -191,21 +200,49 @@ class Compiler {
   Memory memory_;
 };
 
+/// Throws where the input is not valid or does not fit.
+Footprint checked_footprint(const CompileInput& input) {
+  HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
+  check_trace(*input.trace, *input.objects, input.budgets.alignment, input.initial);
+  Footprint footprint = measure_footprint(input);
+  check_capacity(input, footprint);
+  check_initial(input, footprint);
+  return footprint;
+}
+
+/// For the walk, which does not know when the drive's other direction will be idle, as the
+/// simulation does.
+CompileInput loaded(CompileInput input) {
+  input.rates = under_load(input.rates);
+  return input;
+}
+
+Schedule ordered(const CompileInput& input, Schedule schedule) {
+  schedule.actions = order_by_start(input, std::move(schedule.actions));
+  return schedule;
+}
+
 }  // namespace
 
 Schedule compile_with(const CompileInput& input, const VictimModel& model,
                       const std::vector<OperationGuide>* guides) {
-  HR_CHECK(input.trace != nullptr && input.objects != nullptr, "trace and objects must be given");
-  check_trace(*input.trace, *input.objects, input.budgets.alignment, input.initial);
-  const Footprint footprint = measure_footprint(input);
-  check_capacity(input, footprint);
-  check_initial(input, footprint);
-  // The walk does not know when the drive's other direction will be idle; the simulation does.
-  CompileInput loaded = input;
-  loaded.rates = under_load(input.rates);
-  Schedule schedule = Compiler(loaded, footprint, model, guides).run();
-  schedule.actions = order_by_start(input, std::move(schedule.actions));
-  return schedule;
+  const Footprint footprint = checked_footprint(input);
+  const CompileInput walked = loaded(input);
+  return ordered(input, Compiler(walked, footprint, model, guides, {}).run());
+}
+
+UnplacedSchedule compile_unplaced(const CompileInput& input, const VictimModel& model) {
+  const Footprint footprint = checked_footprint(input);
+  const CompileInput walked = loaded(input);
+  return Compiler(walked, footprint, model, nullptr, {false, nullptr}).run_unplaced();
+}
+
+Schedule compile_placed(const CompileInput& input, const VictimModel& model,
+                        const UnplacedSchedule& unplaced) {
+  const Footprint footprint = checked_footprint(input);
+  const CompileInput walked = loaded(input);
+  const SlotPlan places(walked, footprint, unplaced);
+  return ordered(input, Compiler(walked, footprint, model, nullptr, {true, &places}).run());
 }
 
 }  // namespace headrace::scheduler

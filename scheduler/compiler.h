@@ -18,4 +18,11 @@ struct OperationGuide {
 Schedule compile_with(const CompileInput& input, const VictimModel& model,
                       const std::vector<OperationGuide>* guides = nullptr);
 
+/// The same walk in arenas without addresses.
+UnplacedSchedule compile_unplaced(const CompileInput& input, const VictimModel& model);
+/// The walk that takes slots where an unplaced schedule of the same model would best have them, as
+/// far as they are found and not in use there.
+Schedule compile_placed(const CompileInput& input, const VictimModel& model,
+                        const UnplacedSchedule& unplaced);
+
 }  // namespace headrace::scheduler

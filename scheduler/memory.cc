@@ -3,19 +3,34 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "scheduler/byte_pool.h"
 #include "scheduler/costs.h"
 #include "scheduler/placement.h"
+#include "scheduler/slots.h"
 
 namespace headrace::scheduler {
 
+namespace {
+
+std::unique_ptr<Arena> make_arena(Bytes capacity, bool has_addresses) {
+  if (has_addresses) {
+    return std::make_unique<SlotMap>(capacity.count());
+  }
+  return std::make_unique<BytePool>(capacity.count());
+}
+
+}  // namespace
+
 Memory::Memory(const CompileInput& input, const Footprint& footprint, const VictimModel& model,
-               NextUse& next_use, PlanBuilder& plan)
+               NextUse& next_use, PlanBuilder& plan, const ArenaModel& arenas)
     : input_(input),
       footprint_(footprint),
       model_(model),
       next_use_(next_use),
       plan_(plan),
-      slots_{SlotMap(input.budgets.device.count()), SlotMap(input.budgets.host.count())},
+      slots_{make_arena(input.budgets.device, arenas.has_addresses),
+             make_arena(input.budgets.host, arenas.has_addresses)},
+      places_(arenas.places),
       copies_(input.objects->size()) {
   for (const ObjectFacts& object : *input.objects) {
     sizes_.push_back(slot_bytes(object, input.budgets.alignment));
@@ -110,7 +125,13 @@ StallModel Memory::arrival(ObjectId object, Tier tier) const {
   return model;
 }
 
-std::optional<int64_t> Memory::find_window(ObjectId object, Tier tier) const {
+std::optional<Room> Memory::planned_room(ObjectId object, Tier tier) const {
+  const auto offset =
+      places_ != nullptr ? places_->offset_of(object, tier, position_) : std::nullopt;
+  return offset ? slots(tier).room_at(*offset, size(object)) : std::nullopt;
+}
+
+std::optional<Room> Memory::find_room(ObjectId object, Tier tier) const {
   WindowQuery query;
   query.size = size(object);
   query.now = model_.now(position_);
@@ -118,24 +139,35 @@ std::optional<int64_t> Memory::find_window(ObjectId object, Tier tier) const {
       plan_.lane_free(tier == Tier::device ? Lane::device_to_host : Lane::nvme_write);
   query.stall = model_.stall(arrival(object, tier));
   query.free_is_ready = model_.free_is_ready();
-  return slots(tier).find_window(query);
+  return slots(tier).find_room(query);
 }
 
 bool Memory::try_allocate(ObjectId object, Tier tier) {
-  const auto offset = find_window(object, tier);
-  if (!offset) {
+  auto room = planned_room(object, tier);
+  if (!room) {
+    room = find_room(object, tier);
+  }
+  if (!room) {
     return false;
   }
-  allocate_at(object, tier, *offset);
+  take_room(object, tier, *room);
   return true;
 }
 
 void Memory::allocate_at(ObjectId object, Tier tier, int64_t offset) {
-  for (const int32_t victim : slots(tier).objects_in(offset, offset + size(object))) {
+  const auto room = slots(tier).room_at(offset, size(object));
+  HR_CHECK(room, "pinned slots are where '{}' belongs", facts(object).name);
+  take_room(object, tier, *room);
+}
+
+void Memory::take_room(ObjectId object, Tier tier, const Room& room) {
+  for (const int32_t victim : room.victims) {
     evict(ObjectId{static_cast<uint32_t>(victim)}, tier);
   }
-  slots(tier).occupy(offset, size(object), static_cast<int32_t>(index_of(object)));
-  copy(object, tier).slot = offset;
+  Copy& taken = copy(object, tier);
+  taken.ready =
+      slots(tier).occupy(room.begin, size(object), static_cast<int32_t>(index_of(object)));
+  taken.slot = room.begin;
 }
 
 void Memory::cancel_allocation(ObjectId object, Tier tier) {
@@ -169,7 +201,7 @@ void Memory::move_away(ObjectId object, Tier tier) {
 void Memory::transfer(ObjectId object, Tier from, Tier to) {
   Copy& target = copy(object, to);
   const bool new_slot = to != Tier::nvme && !target.valid && !has_home_in(facts(object), to);
-  plan_.transfer(object, from, to, target.slot, new_slot);
+  plan_.transfer(object, from, to, target.slot, new_slot, target.ready);
   target.valid = true;
   target.last_use = now();
   rescore(object);
@@ -216,18 +248,17 @@ void Memory::prefetch(ObjectId object, Tier tier, const std::vector<ObjectId>& l
     return;
   }
   if (!has_slot(object, tier)) {
-    const auto offset = find_window(object, tier);
-    if (!offset) {
+    const auto room = find_room(object, tier);
+    if (!room) {
       return;
     }
-    const std::vector<int32_t> victims = slots(tier).objects_in(*offset, *offset + size(object));
-    if (std::any_of(victims.begin(), victims.end(), [&](int32_t victim) {
+    if (std::any_of(room->victims.begin(), room->victims.end(), [&](int32_t victim) {
           return std::binary_search(live.begin(), live.end(),
                                     ObjectId{static_cast<uint32_t>(victim)});
         })) {
       return;
     }
-    allocate_at(object, tier, *offset);
+    take_room(object, tier, *room);
   }
   bring(object, tier);
 }
@@ -242,8 +273,9 @@ void Memory::release(ObjectId object) {
 
 void Memory::prepare_write(ObjectId object, Tier tier) {
   if (!is_valid(object, tier) && !has_home_in(facts(object), tier)) {
-    plan_.place(object, tier, copy(object, tier).slot);
-    copy(object, tier).valid = true;
+    Copy& placed = copy(object, tier);
+    plan_.place(object, tier, placed.slot, placed.ready);
+    placed.valid = true;
   }
 }
 

@@ -1,15 +1,23 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
+#include "scheduler/arena.h"
 #include "scheduler/footprint.h"
 #include "scheduler/next_use.h"
 #include "scheduler/plan_builder.h"
-#include "scheduler/slots.h"
+#include "scheduler/slot_plan.h"
 #include "scheduler/victim_model.h"
 
 namespace headrace::scheduler {
+
+/// How a walk sees the arenas.
+struct ArenaModel {
+  bool has_addresses = true;         ///< false: BytePool, the schedule can only be planned with
+  const SlotPlan* places = nullptr;  ///< where slots are taken before all other places
+};
 
 /// The simulated tiers during compile(): which copies exist and where, and the moves that make
 /// room and bring values. Every change of state appends the action that causes it to the plan.
@@ -20,7 +28,7 @@ namespace headrace::scheduler {
 class Memory {
  public:
   Memory(const CompileInput& input, const Footprint& footprint, const VictimModel& model,
-         NextUse& next_use, PlanBuilder& plan);
+         NextUse& next_use, PlanBuilder& plan, const ArenaModel& arenas);
 
   /// The following calls are on behalf of this operation of the trace.
   void begin_operation(uint32_t position);
@@ -31,8 +39,8 @@ class Memory {
   void pin(ObjectId object, Tier tier);
   void unpin(ObjectId object, Tier tier);
 
-  /// Takes the best window for the object, evicting what lies there; false when pinned slots leave
-  /// no window of that size.
+  /// Takes the best room for the object, evicting what lies there; false when pinned slots leave no
+  /// room of that size.
   bool try_allocate(ObjectId object, Tier tier);
   void allocate_at(ObjectId object, Tier tier, int64_t offset);
   /// Gives back a slot that has not been filled.
@@ -66,6 +74,7 @@ class Memory {
     int64_t slot = -1;  ///< bytes in the arena; not used on nvme
     bool valid = false;
     int64_t last_use = 0;
+    double ready = 0;  ///< from when the slot can be filled, beside what dependencies say
   };
 
   Copy& copy(ObjectId object, Tier tier) {
@@ -75,8 +84,8 @@ class Memory {
     return copies_[index_of(object)][static_cast<size_t>(tier)];
   }
   const ObjectFacts& facts(ObjectId object) const { return (*input_.objects)[index_of(object)]; }
-  const SlotMap& slots(Tier tier) const { return slots_[static_cast<size_t>(tier)]; }
-  SlotMap& slots(Tier tier) { return slots_[static_cast<size_t>(tier)]; }
+  const Arena& slots(Tier tier) const { return *slots_[static_cast<size_t>(tier)]; }
+  Arena& slots(Tier tier) { return *slots_[static_cast<size_t>(tier)]; }
 
   void load_initial();
   /// Order of use, from 1: everything that was resident at first comes before the first operation.
@@ -87,7 +96,9 @@ class Memory {
   void drop(ObjectId object, Tier tier);
   void return_home(ObjectId object);
   void force_home(ObjectId object);
-  std::optional<int64_t> find_window(ObjectId object, Tier tier) const;
+  std::optional<Room> planned_room(ObjectId object, Tier tier) const;
+  std::optional<Room> find_room(ObjectId object, Tier tier) const;
+  void take_room(ObjectId object, Tier tier, const Room& room);
   double seconds(ObjectId object, Tier from, Tier to) const;
   StallModel arrival(ObjectId object, Tier tier) const;
   CopyFacts describe(ObjectId object, Tier tier) const;
@@ -98,7 +109,8 @@ class Memory {
   const VictimModel& model_;
   NextUse& next_use_;
   PlanBuilder& plan_;
-  std::array<SlotMap, 2> slots_;
+  std::array<std::unique_ptr<Arena>, 2> slots_;
+  const SlotPlan* places_;
   std::vector<int64_t> sizes_;
   std::vector<std::array<Copy, kTierCount>> copies_;
   uint32_t position_ = 0;

@@ -14,9 +14,9 @@ int64_t PlanBuilder::slot_end(ObjectId object, int64_t offset) const {
   return offset + slot_bytes((*input_.objects)[index_of(object)], input_.budgets.alignment);
 }
 
-double PlanBuilder::append(Action action) {
+double PlanBuilder::append(Action action, double ready) {
   action.after = dependencies_.finish();
-  double time = 0;
+  double time = ready;
   for (const uint32_t before : action.after) {
     time = std::max(time, ends_[before]);
   }
@@ -63,7 +63,8 @@ void PlanBuilder::count_bytes(ObjectId object, Tier from, Tier to) {
   }
 }
 
-void PlanBuilder::transfer(ObjectId object, Tier from, Tier to, int64_t offset, bool new_slot) {
+void PlanBuilder::transfer(ObjectId object, Tier from, Tier to, int64_t offset, bool new_slot,
+                           double ready) {
   dependencies_.begin(static_cast<uint32_t>(ends_.size()));
   dependencies_.reads(object, from);
   dependencies_.overwrites(object, to);
@@ -76,7 +77,7 @@ void PlanBuilder::transfer(ObjectId object, Tier from, Tier to, int64_t offset, 
   action.from = from;
   action.to = to;
   action.offset = to == Tier::nvme ? 0 : offset;
-  const double end = append(std::move(action));
+  const double end = append(std::move(action), new_slot ? ready : 0);
   touched(object, from, end);
   touched(object, to, end);
   note_slot(object, to, offset);
@@ -100,7 +101,7 @@ double PlanBuilder::drop(ObjectId object, Tier tier, int64_t offset) {
   return end;
 }
 
-void PlanBuilder::place(ObjectId object, Tier tier, int64_t offset) {
+void PlanBuilder::place(ObjectId object, Tier tier, int64_t offset, double ready) {
   dependencies_.begin(static_cast<uint32_t>(ends_.size()));
   dependencies_.overwrites(object, tier);
   dependencies_.fills(tier, offset, slot_end(object, offset));
@@ -110,7 +111,7 @@ void PlanBuilder::place(ObjectId object, Tier tier, int64_t offset) {
   action.from = tier;
   action.to = tier;
   action.offset = offset;
-  touched(object, tier, append(std::move(action)));
+  touched(object, tier, append(std::move(action), ready));
   note_slot(object, tier, offset);
 }
 

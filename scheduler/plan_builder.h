@@ -15,11 +15,12 @@ class PlanBuilder {
  public:
   explicit PlanBuilder(const CompileInput& input);
 
-  /// Copies the object; `new_slot` when its slot in an arena was free before.
-  void transfer(ObjectId object, Tier from, Tier to, int64_t offset, bool new_slot);
+  /// Copies the object; `new_slot` when its slot in an arena was free before, and then not before
+  /// `ready`.
+  void transfer(ObjectId object, Tier from, Tier to, int64_t offset, bool new_slot, double ready);
   /// Forgets a copy; in an arena its slot at `offset` becomes free. Returns from when on.
   double drop(ObjectId object, Tier tier, int64_t offset);
-  void place(ObjectId object, Tier tier, int64_t offset);
+  void place(ObjectId object, Tier tier, int64_t offset, double ready);
   void operation(uint32_t index);
 
   double lane_free(Lane lane) const { return lane_free_[static_cast<size_t>(lane)]; }
@@ -32,9 +33,11 @@ class PlanBuilder {
   void note_slot(ObjectId object, Tier tier, int64_t offset);
   /// The finished schedule, without its residencies, in the order in which it was built.
   Schedule finish();
+  /// When each action ends in the estimate.
+  std::vector<double> take_ends() { return std::move(ends_); }
 
  private:
-  double append(Action action);
+  double append(Action action, double ready = 0);
   void touched(ObjectId object, Tier tier, double end);
   void count_bytes(ObjectId object, Tier from, Tier to);
   int64_t slot_end(ObjectId object, int64_t offset) const;

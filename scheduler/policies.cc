@@ -1,4 +1,5 @@
 #include <array>
+#include <limits>
 
 #include "scheduler/compiler.h"
 #include "scheduler/costs.h"
@@ -12,71 +13,111 @@ namespace {
 /// Whether reuse or early fetches pay more depends on which lane binds when, which only the whole
 /// schedule shows: the plans are made and simulated. From pure reuse to mostly early fetches.
 constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}}};
-/// Parts of the room that the planned copies may fill.
-constexpr std::array<double, 2> kUsable = {1, 0.85};
 /// Longer traces get the first plan only; their compilation has to stay below a second.
 constexpr size_t kMaxOperationsToCompare = 2000;
 /// Worth of a second less on the drive in seconds of the step: it wears the drive less, and what
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
 
-struct Candidate {
-  Schedule schedule;
-  double cost = 0;
+/// A plan that follows a keep plan.
+struct PlannedVariant {
+  size_t weights = 0;  ///< in kWeights
+  PlanTrust trust = PlanTrust::by_distance;
 };
+/// What is tried where the planned copies may fill all of the room, and in a part of it: holes and
+/// copies on their way take the rest.
+constexpr double kPartOfRoom = 0.85;
+constexpr std::array<PlannedVariant, 6> kInAllRoom = {{{0, PlanTrust::by_distance},
+                                                       {1, PlanTrust::by_distance},
+                                                       {2, PlanTrust::by_distance},
+                                                       {3, PlanTrust::by_distance},
+                                                       {0, PlanTrust::in_full},
+                                                       {1, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 3> kInPartOfRoom = {
+    {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}, {0, PlanTrust::in_full}}};
+/// With places chosen in advance, in all of the room.
+constexpr std::array<PlannedVariant, 2> kPlaced = {
+    {{0, PlanTrust::in_full}, {1, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 2> kQuick = {
+    {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}}};
 
-Candidate try_model(const CompileInput& input, const VictimModel& model) {
-  Candidate result;
-  result.schedule = compile_with(input, model);
-  const Schedule& schedule = result.schedule;
-  const Rates rates = under_load(input.rates);
-  const double moving = static_cast<double>(schedule.nvme_read.count()) / rates.nvme_read +
-                        static_cast<double>(schedule.nvme_write.count()) / rates.nvme_write;
-  result.cost = simulate(input, schedule).seconds + kDriveSecondWorth * moving;
-  return result;
-}
+/// Makes plans, simulates them and keeps the best.
+class Contest {
+ public:
+  explicit Contest(const CompileInput& input) : input_(input) {}
+
+  void enter(const VictimModel& model) { enter(compile_with(input_, model)); }
+
+  void enter_placed(const VictimModel& model) {
+    enter(compile_placed(input_, model, compile_unplaced(input_, model)));
+  }
+
+  Schedule take_best() { return std::move(best_); }
+
+ private:
+  void enter(Schedule schedule) {
+    const Rates rates = under_load(input_.rates);
+    const double moving = static_cast<double>(schedule.nvme_read.count()) / rates.nvme_read +
+                          static_cast<double>(schedule.nvme_write.count()) / rates.nvme_write;
+    const double cost = simulate(input_, schedule).seconds + kDriveSecondWorth * moving;
+    if (cost < least_cost_) {
+      least_cost_ = cost;
+      best_ = std::move(schedule);
+    }
+  }
+
+  const CompileInput& input_;
+  Schedule best_;
+  double least_cost_ = std::numeric_limits<double>::infinity();
+};
 
 class OptimalPolicy final : public Policy {
  public:
   explicit OptimalPolicy(PolicyEffort effort) : effort_(effort) {}
   std::string_view name() const override { return "optimal"; }
   Schedule compile(const CompileInput& input) const override {
-    const FarthestUse reuse(input, kWeights[0]);
     if (input.trace->operations.size() > kMaxOperationsToCompare) {
-      return compile_with(input, reuse);
+      return compile_with(input, FarthestUse(input, kWeights[0]));
     }
-    Candidate best = try_model(input, reuse);
-    const auto consider = [&](const VictimModel& model) {
-      Candidate other = try_model(input, model);
-      if (other.cost < best.cost) {
-        best = std::move(other);
-      }
-    };
-    const bool is_quick = effort_ == PolicyEffort::quick;
-    // The quick ones are the first and the last of a kind: the most unlike each other.
-    const size_t step = is_quick ? kWeights.size() - 1 : 1;
-    for (size_t i = step; i < kWeights.size(); i += step) {
-      consider(FarthestUse(input, kWeights[i]));
+    Contest contest(input);
+    if (effort_ == PolicyEffort::quick) {
+      // The first and the last of a kind: the most unlike each other.
+      contest.enter(FarthestUse(input, kWeights.front()));
+      contest.enter(FarthestUse(input, kWeights.back()));
+      const KeepPlan plan(input, 1);
+      enter_planned(input, plan, kQuick, contest);
+      return contest.take_best();
     }
-    if (!is_quick) {
-      consider(LeastRecentlyUsed());
+    for (const FarthestUseWeights& weights : kWeights) {
+      contest.enter(FarthestUse(input, weights));
     }
-    for (const double usable : kUsable) {
-      const KeepPlan plan(input, usable);
-      if (!plan.is_complete()) {
-        break;
+    contest.enter(LeastRecentlyUsed());
+    const KeepPlan plan(input, 1);
+    enter_planned(input, plan, kInAllRoom, contest);
+    if (plan.is_complete()) {
+      if (input.foresight == Foresight::whole_step) {
+        for (const PlannedVariant& variant : kPlaced) {
+          contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+        }
       }
-      for (size_t i = 0; i < kWeights.size(); i += step) {
-        consider(PlannedUse(input, plan, kWeights[i]));
-      }
-      if (is_quick) {
-        break;
-      }
+      const KeepPlan in_part(input, kPartOfRoom);
+      enter_planned(input, in_part, kInPartOfRoom, contest);
     }
-    return std::move(best.schedule);
+    return contest.take_best();
   }
 
  private:
+  template <size_t kCount>
+  static void enter_planned(const CompileInput& input, const KeepPlan& plan,
+                            const std::array<PlannedVariant, kCount>& variants, Contest& contest) {
+    if (!plan.is_complete()) {
+      return;
+    }
+    for (const PlannedVariant& variant : variants) {
+      contest.enter(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+    }
+  }
+
   PolicyEffort effort_;
 };
 

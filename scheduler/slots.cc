@@ -13,7 +13,7 @@ SlotMap::SlotMap(int64_t capacity) {
   }
 }
 
-std::optional<int64_t> SlotMap::find_window(const WindowQuery& query) const {
+std::optional<Room> SlotMap::find_room(const WindowQuery& query) const {
   double best = std::numeric_limits<double>::infinity();
   std::optional<int64_t> begin;
   // Windows end where a segment ends: every run of unpinned bytes that is long enough holds one.
@@ -38,20 +38,23 @@ std::optional<int64_t> SlotMap::find_window(const WindowQuery& query) const {
       }
     }
   }
-  return begin;
+  return begin ? room_at(*begin, query.size) : std::nullopt;
 }
 
-std::vector<int32_t> SlotMap::objects_in(int64_t begin, int64_t end) const {
-  std::vector<int32_t> objects;
-  for (size_t s = index_at(begin); s < segments_.size() && segments_[s].begin < end; ++s) {
+std::optional<Room> SlotMap::room_at(int64_t begin, int64_t size) const {
+  Room room{begin, {}};
+  for (size_t s = index_at(begin); s < segments_.size() && segments_[s].begin < begin + size; ++s) {
+    if (segments_[s].pins > 0) {
+      return std::nullopt;
+    }
     if (segments_[s].object != kFree) {
-      objects.push_back(segments_[s].object);
+      room.victims.push_back(segments_[s].object);
     }
   }
-  return objects;
+  return room;
 }
 
-void SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
+double SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
   const int64_t end = begin + size;
   const size_t first = index_at(begin);
   size_t last = first;
@@ -84,6 +87,7 @@ void SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
                                      segments_.begin() + static_cast<ptrdiff_t>(last) + 1);
   segments_.insert(where, parts.begin(), parts.begin() + static_cast<ptrdiff_t>(count));
   ++occupied_;
+  return 0;
 }
 
 void SlotMap::release(int64_t begin, double ready) {

@@ -85,8 +85,10 @@ VictimScore PlannedUse::score(const CopyFacts& facts) const {
     worth *= 1 - (1 - kLetGoWorth) *
                      static_cast<double>(plan_.share(facts.object, facts.uses_over, Tier::device));
   }
-  score.keep_base *= worth;
-  score.keep_slope *= worth;
+  const double undiscounted = score.keep_slope * farthest_use_.round();
+  const double trusted = trust_ == PlanTrust::in_full ? share : 0;
+  score.keep_base = worth * (trusted * undiscounted + (1 - trusted) * score.keep_base);
+  score.keep_slope *= worth * (1 - trusted);
   return score;
 }
 

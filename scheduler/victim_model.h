@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "scheduler/arena.h"
 #include "scheduler/keep_plan.h"
 #include "scheduler/next_use.h"
 #include "scheduler/schedule.h"
-#include "scheduler/slots.h"
 
 namespace headrace::scheduler {
 
@@ -53,6 +53,8 @@ class FarthestUse final : public VictimModel {
   VictimScore score(const CopyFacts& facts) const override;
   StallModel stall(const StallModel& estimate) const override;
   double now(uint32_t position) const override { return pace_[position]; }
+  /// Length of the trace, in the same units.
+  double round() const { return pace_.back(); }
 
  private:
   /// A running sum over the operations, continued into the next round.
@@ -65,11 +67,18 @@ class FarthestUse final : public VictimModel {
   double device_capacity_ = 0;        ///< for floating copies
 };
 
+/// What the distance of the next use means for a copy that a plan keeps.
+enum class PlanTrust : uint8_t {
+  by_distance,  ///< worth less the farther it is, as for all copies
+  in_full,      ///< worth what bringing it back costs until then
+};
+
 /// FarthestUse that follows a plan: what it lets go is worth little, what it keeps in full.
 class PlannedUse final : public VictimModel {
  public:
-  PlannedUse(const CompileInput& input, const KeepPlan& plan, const FarthestUseWeights& weights)
-      : farthest_use_(input, weights), plan_(plan) {}
+  PlannedUse(const CompileInput& input, const KeepPlan& plan, const FarthestUseWeights& weights,
+             PlanTrust trust)
+      : farthest_use_(input, weights), plan_(plan), trust_(trust) {}
   VictimScore score(const CopyFacts& facts) const override;
   StallModel stall(const StallModel& estimate) const override {
     return farthest_use_.stall(estimate);
@@ -79,6 +88,7 @@ class PlannedUse final : public VictimModel {
  private:
   FarthestUse farthest_use_;
   const KeepPlan& plan_;
+  PlanTrust trust_;
 };
 
 /// Least recently used: the window whose most recently used copy is the oldest.

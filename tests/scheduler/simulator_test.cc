@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "scheduler/slots.h"
 #include "support.h"
 
 namespace headrace::scheduler::test {
@@ -120,35 +119,6 @@ TEST(Bound, OfASharedDriveIsBothDirectionsAtOnceAsLongAsBothHaveWork) {
   EXPECT_DOUBLE_EQ(channel_bound(SharedDrive(300).step.input(), SharedDrive(300).schedule).seconds,
                    8);
   EXPECT_DOUBLE_EQ(channel_bound(SharedDrive(0).step.input(), SharedDrive(0).schedule).seconds, 4);
-}
-
-TEST(Slots, CheapestWindowWithoutPinnedSegments) {
-  SlotMap slots(100);
-  for (int i = 0; i < 10; ++i) {
-    slots.occupy(i * 10, 10, i);
-    VictimScore score;
-    score.keep_base = i == 3 || i == 4 ? 1 : 5;
-    slots.set_score(i * 10, score);
-  }
-  EXPECT_EQ(slots.find_window({20, 0, 0, {}}), 30);
-  slots.pin(40);
-  EXPECT_EQ(slots.find_window({60, 0, 0, {}}), std::nullopt);
-  EXPECT_EQ(slots.find_window({10, 0, 0, {}}), 30);
-  slots.release(90, 0);
-  EXPECT_EQ(slots.find_window({4, 0, 0, {}}), 96);
-  EXPECT_EQ(slots.objects_in(75, 95), (std::vector<int32_t>{7, 8}));
-}
-
-TEST(Slots, AStallOutweighsAFartherUse) {
-  SlotMap slots(20);
-  slots.occupy(0, 10, 0);
-  slots.occupy(10, 10, 1);
-  slots.set_score(0, {0.2, 0, 1, 0});   // idle early, used again sooner
-  slots.set_score(10, {0.1, 0, 4, 0});  // idle at 4 only
-  const StallModel busy_lane{4, 1, 2};
-  EXPECT_EQ(slots.find_window({10, 0, 0, busy_lane}), 10);
-  const StallModel idle_lane{0, 1, 2};  // could have started at 1 and arrived in time
-  EXPECT_EQ(slots.find_window({10, 0, 0, idle_lane}), 0);
 }
 
 }  // namespace
