@@ -14,8 +14,7 @@ namespace headrace::scheduler::test {
 namespace {
 
 Footprint footprint_of(const CompileInput& input) {
-  return measure_footprint(*input.trace, *input.objects, input.budgets.alignment,
-                           input.budgets.device.count() > 0);
+  return measure_footprint(input);
 }
 
 bool meet(int64_t a_begin, int64_t a_end, int64_t b_begin, int64_t b_end) {
