@@ -23,18 +23,6 @@ Elements choose_shard(const MemoryRequest& request, Bytes host_objects, Elements
   return std::max(smallest, std::min(request.sub_group_size, by_budget));
 }
 
-/// What lives in the host for good is no room for shards in flight; but not more than four times as
-/// many operations for it.
-Elements fitting_shard(const MemoryRequest& request, Bytes host_objects, Bytes homes,
-                       Elements smallest) {
-  const Elements largest = choose_shard(request, host_objects, smallest);
-  if (request.offload_optimizer != Tier::nvme || homes >= host_objects) {
-    return largest;
-  }
-  constexpr int64_t kMostParts = 4;
-  return std::max(choose_shard(request, host_objects - homes, smallest), largest / kMostParts);
-}
-
 /// The update mode that overlaps with backward in this run; empty where there is none.
 std::optional<UpdateMode> overlapping_mode(const MemoryRequest& request) {
   if (!request.optimizer_overlap) {
@@ -79,19 +67,13 @@ std::vector<StepOrder> allowed_orders(const MemoryRequest& request) {
 std::optional<MemoryPlan> fit_with_tiles(const PlanInput& input, StepOrder order, Bytes host_arena,
                                          int64_t tile_rows, const model::BlockCut& cut) {
   const Elements smallest = smallest_shard(input.config, input.request);
-  const Elements largest = choose_shard(input.request, host_arena, smallest);
-  Elements shard = largest;
+  Elements shard = choose_shard(input.request, host_arena, smallest);
   for (;;) {
     MemoryPlan plan = lay_out(input, {shard, tile_rows, cut}, order, requested_levels(input));
     // Smaller shards make neither what lives in the host for good smaller, nor what is on nvme.
-    const Bytes homes = slot_sum(plan.layout, Tier::host);
-    if (homes > input.request.host_memory || plan.minimum_nvme > input.request.nvme_budget) {
+    if (slot_sum(plan.layout, Tier::host) > input.request.host_memory ||
+        plan.minimum_nvme > input.request.nvme_budget) {
       return std::nullopt;
-    }
-    const Elements fitting = fitting_shard(input.request, host_arena, homes, smallest);
-    if (fitting < shard && shard == largest) {
-      shard = fitting;
-      continue;
     }
     if (fit_budgets(plan, input.request)) {
       return plan;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -19,27 +20,23 @@ constexpr size_t kMaxOperationsToCompare = 2000;
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
 
+/// Parts of the room that the planned copies may fill.
+constexpr std::array<double, 2> kUsable = {1, 0.85};
+
 /// A plan that follows a keep plan.
 struct PlannedVariant {
   size_t weights = 0;  ///< in kWeights
   PlanTrust trust = PlanTrust::by_distance;
 };
-/// What is tried where the planned copies may fill all of the room, and in a part of it: holes and
-/// copies on their way take the rest.
-constexpr double kPartOfRoom = 0.85;
-constexpr std::array<PlannedVariant, 6> kInAllRoom = {{{0, PlanTrust::by_distance},
-                                                       {1, PlanTrust::by_distance},
-                                                       {2, PlanTrust::by_distance},
-                                                       {3, PlanTrust::by_distance},
-                                                       {0, PlanTrust::in_full},
-                                                       {1, PlanTrust::in_full}}};
-constexpr std::array<PlannedVariant, 3> kInPartOfRoom = {
-    {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}, {0, PlanTrust::in_full}}};
-/// With places chosen in advance, in all of the room.
+constexpr std::array<PlannedVariant, 4> kPlanned = {{{0, PlanTrust::by_distance},
+                                                     {2, PlanTrust::by_distance},
+                                                     {0, PlanTrust::in_full},
+                                                     {1, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 2> kQuickPlanned = {
+    {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}}};
+/// Of these the places are chosen in advance as well.
 constexpr std::array<PlannedVariant, 2> kPlaced = {
     {{0, PlanTrust::in_full}, {1, PlanTrust::in_full}}};
-constexpr std::array<PlannedVariant, 2> kQuick = {
-    {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}}};
 
 /// Makes plans, simulates them and keeps the best.
 class Contest {
@@ -48,18 +45,29 @@ class Contest {
 
   void enter(const VictimModel& model) { enter(compile_with(input_, model)); }
 
+  /// With places chosen in advance, unless the plan looks like losing even if each slot found its
+  /// place and no other plan were faster.
   void enter_placed(const VictimModel& model) {
-    enter(compile_placed(input_, model, compile_unplaced(input_, model)));
+    const UnplacedSchedule unplaced = compile_unplaced(input_, model);
+    if (fastest_ + drive_cost(unplaced.schedule) < least_cost_) {
+      enter(compile_placed(input_, model, unplaced));
+    }
   }
 
   Schedule take_best() { return std::move(best_); }
 
  private:
-  void enter(Schedule schedule) {
+  double drive_cost(const Schedule& schedule) const {
     const Rates rates = under_load(input_.rates);
-    const double moving = static_cast<double>(schedule.nvme_read.count()) / rates.nvme_read +
-                          static_cast<double>(schedule.nvme_write.count()) / rates.nvme_write;
-    const double cost = simulate(input_, schedule).seconds + kDriveSecondWorth * moving;
+    return kDriveSecondWorth *
+           (static_cast<double>(schedule.nvme_read.count()) / rates.nvme_read +
+            static_cast<double>(schedule.nvme_write.count()) / rates.nvme_write);
+  }
+
+  void enter(Schedule schedule) {
+    const double seconds = simulate(input_, schedule).seconds;
+    const double cost = seconds + drive_cost(schedule);
+    fastest_ = std::min(fastest_, seconds);
     if (cost < least_cost_) {
       least_cost_ = cost;
       best_ = std::move(schedule);
@@ -69,6 +77,7 @@ class Contest {
   const CompileInput& input_;
   Schedule best_;
   double least_cost_ = std::numeric_limits<double>::infinity();
+  double fastest_ = std::numeric_limits<double>::infinity();
 };
 
 class OptimalPolicy final : public Policy {
@@ -84,37 +93,34 @@ class OptimalPolicy final : public Policy {
       // The first and the last of a kind: the most unlike each other.
       contest.enter(FarthestUse(input, kWeights.front()));
       contest.enter(FarthestUse(input, kWeights.back()));
-      const KeepPlan plan(input, 1);
-      enter_planned(input, plan, kQuick, contest);
+      enter_planned(input, kUsable[0], kQuickPlanned, contest);
       return contest.take_best();
     }
     for (const FarthestUseWeights& weights : kWeights) {
       contest.enter(FarthestUse(input, weights));
     }
     contest.enter(LeastRecentlyUsed());
-    const KeepPlan plan(input, 1);
-    enter_planned(input, plan, kInAllRoom, contest);
-    if (plan.is_complete()) {
-      if (input.foresight == Foresight::whole_step) {
-        for (const PlannedVariant& variant : kPlaced) {
-          contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
-        }
-      }
-      const KeepPlan in_part(input, kPartOfRoom);
-      enter_planned(input, in_part, kInPartOfRoom, contest);
+    for (const double usable : kUsable) {
+      enter_planned(input, usable, kPlanned, contest);
     }
     return contest.take_best();
   }
 
  private:
   template <size_t kCount>
-  static void enter_planned(const CompileInput& input, const KeepPlan& plan,
-                            const std::array<PlannedVariant, kCount>& variants, Contest& contest) {
+  void enter_planned(const CompileInput& input, double usable,
+                     const std::array<PlannedVariant, kCount>& variants, Contest& contest) const {
+    const KeepPlan plan(input, usable);
     if (!plan.is_complete()) {
       return;
     }
     for (const PlannedVariant& variant : variants) {
       contest.enter(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+    }
+    if (effort_ == PolicyEffort::thorough && input.foresight == Foresight::whole_step) {
+      for (const PlannedVariant& variant : kPlaced) {
+        contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+      }
     }
   }
 
