@@ -362,8 +362,7 @@ int main(int argc, char** argv) {
   app.add_option("--block", options.block, "bytes per I/O part");
   app.add_option("--depth", options.depth, "I/O parts in flight");
   app.add_option("--rounds", options.rounds, "alternations");
-  app.add_option("--policy", options.policy, "of the schedule")
-      ->check_one_of({"optimal", "lru"});
+  app.add_option("--policy", options.policy, "of the schedule")->check_one_of({"optimal", "lru"});
   app.add_flag("--verify,!--no-verify", options.verify, "check the checksums of reads");
   app.add_option("--json", options.json, "file for the result");
   if (const auto exit_code = app.parse(argc, argv)) {

@@ -43,8 +43,9 @@ TEST(DriveLanes, EachDirectionServesInOrderAtItsRate) {
 }
 
 TEST(DriveLanes, BothDirectionsShareOneLimit) {
-  DriveLanes lanes(
-      {.read_bytes_per_second = 1000, .write_bytes_per_second = 500, .both_bytes_per_second = 1050});
+  DriveLanes lanes({.read_bytes_per_second = 1000,
+                    .write_bytes_per_second = 500,
+                    .both_bytes_per_second = 1050});
   // Seven tenths of each while both go on: 700 and 350 a second from 1 to 3 s.
   lanes.admit(IoOperation::read, 1, Bytes(3000), at(0));
   lanes.admit(IoOperation::write, 2, Bytes(700), at(1));
