@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "base/error.h"
 #include "support/faulty_backend.h"
 #include "tests/engine/announced_steps.h"
@@ -290,7 +292,12 @@ TEST_F(AnnouncedNetwork, AnErrorOfTheCpuComesWithALaterCall) {
   steps_.announce(embed());
   Operation bad = update(3);
   bad.uses[0].access = Access::read;
-  step.run(bad, [](UseBytes) { throw InputError("bad operation"); });
+  std::promise<void> returned;  // so that the error does not come with run() itself
+  step.run(bad, [&](UseBytes) {
+    returned.get_future().wait();
+    throw InputError("bad operation");
+  });
+  returned.set_value();
   EXPECT_THROW(step.end(), InputError);
   steps_.check();
   const AnnouncedReport report = steps_.run(pass());
