@@ -135,11 +135,16 @@ class UniversalWriter {
         reader_(store, options.generation, state_.layout()),
         output_(options.output_folder),
         tag_(fmt::format("global_step{}", state_.step())) {
-    if (state_.layout().optimizer() != "adam" || !reader_.has(StateArray::moment2)) {
+    if (state_.layout().optimizer() != "adam") {
       throw InputError(
           fmt::format("the run has the state of {}; DeepSpeed's universal checkpoints have that of "
                       "Adam: exp_avg and exp_avg_sq",
                       state_.layout().optimizer()));
+    }
+    if (!reader_.has(StateArray::moment2)) {
+      throw InputError(
+          "the run has no moments, which DeepSpeed's universal checkpoints have: it was made of "
+          "weights and has not trained yet; train a step, or export --format huggingface");
     }
   }
 

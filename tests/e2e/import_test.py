@@ -83,6 +83,10 @@ class ImportTest(RunSetup):
         self.check_ok("export", "--run", moved, "--output", self.folder / "again", "--dtype", "fp32")
         again = read_safetensors(self.folder / "again" / "model.safetensors")
         self.assertEqual(again, read_safetensors(self.model / "model.safetensors"))
+        universal = self.folder / "universal"
+        self.check_fails(BAD_INPUT, ["no moments", "train a step"], "export", "--run", moved, "--output", universal,
+                         "--format", "deepspeed-universal")  # fmt: skip
+        self.assertFalse(universal.exists())
 
     def test_what_cannot_be_imported(self):
         universal = self.export("--format", "deepspeed-universal")
