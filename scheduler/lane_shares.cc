@@ -6,8 +6,8 @@
 
 namespace headrace::scheduler {
 
-std::vector<LaneShares> lane_shares(const CompileInput& input, const Schedule& schedule,
-                                    const Timeline& timeline, int slices) {
+std::vector<LaneShares> lane_shares(const CompileInput& input, const Timeline& timeline,
+                                    int slices) {
   std::vector<LaneShares> shares(static_cast<size_t>(slices));
   const double length = timeline.seconds / slices;
   if (length <= 0) {

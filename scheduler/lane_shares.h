@@ -12,7 +12,7 @@ using LaneShares = std::array<double, kLaneCount>;
 
 /// How busy the lanes are over a time line that is cut in `slices` (> 0) equal parts. A transfer
 /// counts while its bytes occupy the lane, not during the latency after them.
-std::vector<LaneShares> lane_shares(const CompileInput& input, const Schedule& schedule,
-                                    const Timeline& timeline, int slices);
+std::vector<LaneShares> lane_shares(const CompileInput& input, const Timeline& timeline,
+                                    int slices);
 
 }  // namespace headrace::scheduler

@@ -177,7 +177,7 @@ void print_summary(const Shown& shown) {
 }
 
 void print_lanes(const Shown& shown) {
-  const auto shares = scheduler::lane_shares(shown.input, shown.schedule, shown.timeline, kColumns);
+  const auto shares = scheduler::lane_shares(shown.input, shown.timeline, kColumns);
   fmt::print("\nLanes over {}; busy: . up to 25 %, : 50 %, + 75 %, # more\n",
              format_duration(shown.timeline.seconds));
   for (size_t lane = 0; lane < static_cast<size_t>(kLaneCount); ++lane) {
@@ -265,7 +265,7 @@ nlohmann::ordered_json to_json(const Shown& shown, const Arguments& arguments) {
   json["seconds"] = shown.timeline.seconds;
   json["bound_seconds"] = bound.seconds;
   json["busiest_lane"] = to_string(shown.channels.lane);
-  const auto shares = scheduler::lane_shares(shown.input, schedule, shown.timeline, kColumns);
+  const auto shares = scheduler::lane_shares(shown.input, shown.timeline, kColumns);
   for (size_t lane = 0; lane < static_cast<size_t>(kLaneCount); ++lane) {
     nlohmann::ordered_json entry{{"operations", shown.operations[lane].count},
                                  {"operation_seconds", shown.operations[lane].seconds},

@@ -17,7 +17,12 @@ class RunAccountTest : public ::testing::Test {
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
   RunAccount::Work transfer(Lane lane, int64_t bytes, double begin) const {
-    return {.lane = lane, .moved = Bytes(bytes), .could_begin = at(begin), .begin = at(begin)};
+    RunAccount::Work work;
+    work.lane = lane;
+    work.moved = Bytes(bytes);
+    work.could_begin = at(begin);
+    work.begin = at(begin);
+    return work;
   }
   std::vector<BusyPeriod> periods(RunReport& report, Lane lane) const {
     return report.busy_periods[static_cast<size_t>(lane)];

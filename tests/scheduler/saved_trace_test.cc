@@ -144,7 +144,7 @@ TEST(SavedTrace, RecordsThatLieDoNoHarm) {
       ++accepted;
       const CompileInput input = trace.input(trace.last());
       const Timeline timeline = simulate(input, trace.last().schedule);
-      lane_shares(input, trace.last().schedule, timeline, 10);
+      lane_shares(input, timeline, 10);
       check_schedule(input, trace.last().schedule);
       lower_bound(input);
     } catch (const InputError&) {
@@ -205,7 +205,7 @@ TEST(LaneShares, AreTheBusyPartsOfEachSlice) {
   const Schedule schedule = make_lru_policy()->compile(step.input());
   const Timeline timeline = simulate(step.input(), schedule);
   ASSERT_DOUBLE_EQ(timeline.seconds, 2.25);
-  const auto shares = lane_shares(step.input(), schedule, timeline, 3);  // of 0.75 s
+  const auto shares = lane_shares(step.input(), timeline, 3);  // of 0.75 s
   const auto of = [&](Lane lane) {
     std::vector<double> values;
     for (const LaneShares& slice : shares) {
