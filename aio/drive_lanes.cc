@@ -4,19 +4,13 @@
 #include <limits>
 #include <utility>
 
+#include "base/seconds.h"
+
 namespace headrace::aio {
 
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-size_t index_of(IoOperation operation) {
-  return static_cast<size_t>(operation);
-}
-
-double seconds_between(DriveLanes::Clock::time_point begin, DriveLanes::Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 DriveLanes::Clock::time_point after(DriveLanes::Clock::time_point begin, double seconds) {
   return begin + std::chrono::duration_cast<DriveLanes::Clock::duration>(

@@ -14,6 +14,9 @@
 namespace headrace::aio {
 
 enum class IoOperation : uint8_t { read, write };
+inline size_t index_of(IoOperation operation) {
+  return static_cast<size_t>(operation);
+}
 
 /// Request classes, most urgent first. Reads and writes have separate budgets of the queue depth.
 enum class IoClass : uint8_t { demand, prefetch, write_back };

@@ -12,10 +12,6 @@ namespace {
 
 constexpr size_t kReapedMax = 128;
 
-size_t index_of(IoOperation operation) {
-  return static_cast<size_t>(operation);
-}
-
 }  // namespace
 
 WakeTimer::WakeTimer(Backend& backend) : backend_(backend), thread_([this] { run(); }) {}

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kRetriesMax = 32;
 
-size_t index_of(IoOperation operation) {
-  return static_cast<size_t>(operation);
-}
-
 IoOperation other(IoOperation operation) {
   return operation == IoOperation::read ? IoOperation::write : IoOperation::read;
 }

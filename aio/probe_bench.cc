@@ -14,6 +14,7 @@
 #include "aio/probe_verdicts.h"
 #include "base/error.h"
 #include "base/median.h"
+#include "base/seconds.h"
 
 namespace headrace::aio {
 
@@ -24,10 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr Bytes kMultiple{4096};
 constexpr Bytes kFreeMargin{64 << 20};
 constexpr int kTasksMax = 256;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 /// One buffer and one file at a time, with an engine of its own. One thread uses it.
 class Task {

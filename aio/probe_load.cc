@@ -7,16 +7,13 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/seconds.h"
 
 namespace headrace::aio {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 /// The slots of one run. Completions are noted on the engine's thread; the caller's thread sends.
 class ClosedLoop {

@@ -8,7 +8,6 @@
 #include "base/random.h"
 #include "engine/run_plan.h"
 #include "model/checkpoint.h"
-#include "scheduler/costs.h"
 
 namespace headrace::bench {
 
@@ -45,6 +44,15 @@ Bytes percent_of(Bytes minimum, int64_t percent) {
   return align_up(minimum * percent / 100, kKiB * 4);
 }
 
+/// Where the setting's drive has one limit for both directions.
+void set_drive(const LaneSetting& setting, scheduler::Rates& rates) {
+  if (setting.nvme_both > 0) {
+    rates.nvme_read = setting.nvme_read;
+    rates.nvme_write = setting.nvme_write;
+    rates.nvme_both = setting.nvme_both;
+  }
+}
+
 engine::EngineOptions options_of(const LaneSetting& setting, const model::ModelConfig& config,
                                  const std::string& folder) {
   engine::EngineOptions options;
@@ -65,11 +73,7 @@ engine::EngineOptions options_of(const LaneSetting& setting, const model::ModelC
       return operation.lane == scheduler::Lane::compute ? compute : cpu;
     };
   }
-  if (setting.nvme_both > 0) {
-    options.memory.rates.nvme_read = setting.nvme_read;
-    options.memory.rates.nvme_write = setting.nvme_write;
-    options.memory.rates.nvme_both = setting.nvme_both;
-  }
+  set_drive(setting, options.memory.rates);
   options.memory.has_nvme = true;
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.offload_param = setting.weights;
@@ -91,44 +95,25 @@ engine::EngineOptions options_of(const LaneSetting& setting, const model::ModelC
   return options;
 }
 
-bool same(const tiers::TierTraffic& a, const tiers::TierTraffic& b) {
-  return a.nvme_read == b.nvme_read && a.nvme_write == b.nvme_write &&
-         a.host_to_device == b.host_to_device && a.device_to_host == b.device_to_host;
-}
-
 /// Seconds of the busiest lane if each does what the schedule says at the setting's own rate; lanes
 /// without a set rate count as the engine measured them.
 scheduler::StepBound bound_of(const LaneSetting& setting, const engine::EngineReport& report) {
   using scheduler::Lane;
-  scheduler::StepBound bound = report.bound;
+  scheduler::LaneSeconds seconds;
+  std::copy(std::begin(report.bound.lane_seconds), std::end(report.bound.lane_seconds),
+            seconds.begin());
   const auto set = [&](Lane lane, int64_t bytes, double rate) {
     if (rate > 0) {
-      bound.lane_seconds[static_cast<size_t>(lane)] = static_cast<double>(bytes) / rate;
+      seconds[static_cast<size_t>(lane)] = static_cast<double>(bytes) / rate;
     }
   };
   set(Lane::nvme_read, report.traffic.nvme_read, setting.nvme_read);
   set(Lane::nvme_write, report.traffic.nvme_write, setting.nvme_write);
   set(Lane::host_to_device, report.traffic.host_to_device, setting.link);
   set(Lane::device_to_host, report.traffic.device_to_host, setting.link);
-  double& reading = bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)];
-  double& writing = bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)];
-  if (setting.nvme_both > 0) {
-    scheduler::Rates rates;
-    rates.nvme_read = setting.nvme_read;
-    rates.nvme_write = setting.nvme_write;
-    rates.nvme_both = setting.nvme_both;
-    const scheduler::DriveSeconds drive = scheduler::drive_seconds(rates, {reading, writing});
-    reading = drive.reading;
-    writing = drive.writing;
-  }
-  bound.seconds = 0;
-  for (int lane = 0; lane < scheduler::kLaneCount; ++lane) {
-    if (bound.lane_seconds[lane] > bound.seconds) {
-      bound.seconds = bound.lane_seconds[lane];
-      bound.lane = static_cast<Lane>(lane);
-    }
-  }
-  return bound;
+  scheduler::Rates rates;
+  set_drive(setting, rates);
+  return scheduler::channel_bound(rates, seconds);
 }
 
 }  // namespace
@@ -169,7 +154,7 @@ LaneResult run_lanes(const LaneSetting& setting, const std::string& folder, int 
     result.bound_lane = bound.lane;
     result.planned = report.planned;
     result.moved = report.traffic;
-    result.bytes_agree = result.bytes_agree && same(report.planned, report.traffic);
+    result.bytes_agree = result.bytes_agree && report.planned == report.traffic;
   }
   result.lower_bound = engine.schedule_gap()->seconds_bound;
   result.predicted = median(predicted);

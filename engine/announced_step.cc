@@ -303,11 +303,8 @@ AnnouncedReport AnnouncedStep::end() {
   } catch (...) {
     error = error ? error : std::current_exception();
   }
-  const tiers::TierTraffic traffic = store_.traffic();
-  report_.traffic = {traffic.nvme_read - traffic_before_.nvme_read,
-                     traffic.nvme_write - traffic_before_.nvme_write,
-                     traffic.host_to_device - traffic_before_.host_to_device,
-                     traffic.device_to_host - traffic_before_.device_to_host};
+  report_.traffic = store_.traffic();
+  report_.traffic -= traffic_before_;
   if (error) {
     std::rethrow_exception(error);
   }

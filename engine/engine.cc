@@ -161,11 +161,8 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
     recorder->add_run(*report.run.record, trace.trace, schedule, plan_.layout.objects);
     report.run.record.reset();
   }
-  const tiers::TierTraffic after = store_->traffic();
-  report.traffic.nvme_read = after.nvme_read - before.nvme_read;
-  report.traffic.nvme_write = after.nvme_write - before.nvme_write;
-  report.traffic.host_to_device = after.host_to_device - before.host_to_device;
-  report.traffic.device_to_host = after.device_to_host - before.device_to_host;
+  report.traffic = store_->traffic();
+  report.traffic -= before;
   report.bound = scheduler::channel_bound(input, schedule);
   report.memory = cached->memory;
   residency_ = schedule.final;

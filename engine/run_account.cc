@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/seconds.h"
+
 namespace headrace::engine {
 
 using scheduler::Lane;
-
-namespace {
-
-double seconds_between(RunAccount::Clock::time_point begin, RunAccount::Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
-
-}  // namespace
 
 RunAccount::RunAccount(const tiers::TieredStore& store, size_t operations, bool record)
     : store_(store) {

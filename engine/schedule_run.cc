@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scheduler/costs.h"
 
 namespace headrace::engine {
 
@@ -12,18 +13,9 @@ using scheduler::ActionKind;
 using scheduler::Lane;
 using scheduler::Schedule;
 using scheduler::Trace;
+using scheduler::transfer_lane;
 
 namespace {
-
-Lane transfer_lane(const Action& action) {
-  if (action.from == Tier::nvme) {
-    return Lane::nvme_read;
-  }
-  if (action.to == Tier::nvme) {
-    return Lane::nvme_write;
-  }
-  return action.to == Tier::device ? Lane::host_to_device : Lane::device_to_host;
-}
 
 tiers::LeaseMode lease_mode(scheduler::Access access) {
   switch (access) {
@@ -280,7 +272,7 @@ void ScheduleRun::complete(uint32_t index, Clock::time_point time) {
 
 Lane ScheduleRun::lane_of(const Action& action) const {
   return action.kind == ActionKind::operation ? trace_.operations[action.operation].lane
-                                              : transfer_lane(action);
+                                              : transfer_lane(action.from, action.to);
 }
 
 uint32_t ScheduleRun::first_open_operation() {

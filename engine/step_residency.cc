@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scheduler/placement.h"
 
 namespace headrace::engine {
 
@@ -74,7 +75,7 @@ bool StepResidency::keep(ObjectId object, Tier tier) {
 }
 
 std::vector<Residency> StepResidency::collect() {
-  std::vector<std::pair<int64_t, Residency>> found;
+  std::vector<scheduler::UsedCopy> found;
   for (uint32_t o = 0; o < objects_.size(); ++o) {
     const ObjectId object{o};
     const auto& home = objects_[o].home;
@@ -83,18 +84,12 @@ std::vector<Residency> StepResidency::collect() {
         continue;
       }
       const int64_t offset = tier == Tier::nvme ? 0 : *store_.offset(object, tier);
-      const bool dirty = home != tier && (!home || store_.state(object, *home) != CopyState::valid);
+      const bool home_is_current = home && store_.state(object, *home) == CopyState::valid;
+      const bool dirty = scheduler::is_dirty(objects_[o], tier, home_is_current);
       found.push_back({last_use_[o][static_cast<size_t>(tier)], {object, tier, offset, dirty}});
     }
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Residency> residency;
-  residency.reserve(found.size());
-  for (const auto& entry : found) {
-    residency.push_back(entry.second);
-  }
-  return residency;
+  return scheduler::by_last_use(std::move(found));
 }
 
 }  // namespace headrace::engine

@@ -3,18 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/seconds.h"
+
 namespace headrace::engine {
 
 using scheduler::Lane;
-
-namespace {
-
-double seconds_between(std::chrono::steady_clock::time_point begin,
-                       std::chrono::steady_clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
-
-}  // namespace
 
 TimeSplit StepTimeline::split() const {
   TimeSplit split;

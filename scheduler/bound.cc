@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iterator>
 
 #include "scheduler/costs.h"
@@ -26,16 +27,22 @@ StepBound& StepBound::operator+=(const StepBound& other) {
 }
 
 StepBound channel_bound(const CompileInput& input, const Schedule& schedule) {
-  StepBound bound;
+  LaneSeconds alone{};
   for (const Action& action : schedule.actions) {
     const auto lane = lane_of(input, action);
     if (lane) {
-      bound.lane_seconds[static_cast<size_t>(*lane)] += occupancy_of(input, action);
+      alone[static_cast<size_t>(*lane)] += occupancy_of(input, action);
     }
   }
+  return channel_bound(input.rates, alone);
+}
+
+StepBound channel_bound(const Rates& rates, const LaneSeconds& alone) {
+  StepBound bound;
+  std::copy(alone.begin(), alone.end(), bound.lane_seconds);
   double& reading = bound.lane_seconds[static_cast<size_t>(Lane::nvme_read)];
   double& writing = bound.lane_seconds[static_cast<size_t>(Lane::nvme_write)];
-  const DriveSeconds drive = drive_seconds(input.rates, {reading, writing});
+  const DriveSeconds drive = drive_seconds(rates, {reading, writing});
   reading = drive.reading;
   writing = drive.writing;
   set_busiest(bound);

@@ -357,7 +357,7 @@ void Memory::finish() {
 }
 
 std::vector<Residency> Memory::residents() const {
-  std::vector<std::pair<int64_t, Residency>> found;
+  std::vector<UsedCopy> found;
   for (uint32_t o = 0; o < copies_.size(); ++o) {
     const ObjectId object{o};
     const auto& home = facts(object).home;
@@ -365,7 +365,7 @@ std::vector<Residency> Memory::residents() const {
       const Copy& resident = copy(object, tier);
       // An anchored slot without a value is found again by measure_footprint().
       if (resident.slot >= 0 && (home == tier || resident.valid)) {
-        const bool dirty = home != tier && (!home || !is_valid(object, *home));
+        const bool dirty = is_dirty(facts(object), tier, home && is_valid(object, *home));
         found.push_back({resident.last_use, {object, tier, resident.slot, dirty}});
       }
     }
@@ -373,14 +373,7 @@ std::vector<Residency> Memory::residents() const {
       found.push_back({copy(object, Tier::nvme).last_use, {object, Tier::nvme, 0, true}});
     }
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Residency> residents;
-  residents.reserve(found.size());
-  for (const auto& entry : found) {
-    residents.push_back(entry.second);
-  }
-  return residents;
+  return by_last_use(std::move(found));
 }
 
 CopyFacts Memory::describe(ObjectId object, Tier tier) const {

@@ -101,18 +101,21 @@ class OptimalPolicy final : public Policy {
     }
     contest.enter(LeastRecentlyUsed());
     for (const double usable : kUsable) {
-      enter_planned(input, usable, kPlanned, contest);
+      if (!enter_planned(input, usable, kPlanned, contest)) {
+        break;  // nor with less room, which takes as long to find
+      }
     }
     return contest.take_best();
   }
 
  private:
+  /// False where the trace is too long for a keep plan.
   template <size_t kCount>
-  void enter_planned(const CompileInput& input, double usable,
+  bool enter_planned(const CompileInput& input, double usable,
                      const std::array<PlannedVariant, kCount>& variants, Contest& contest) const {
     const KeepPlan plan(input, usable);
     if (!plan.is_complete()) {
-      return;
+      return false;
     }
     for (const PlannedVariant& variant : variants) {
       contest.enter(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
@@ -122,6 +125,7 @@ class OptimalPolicy final : public Policy {
         contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
       }
     }
+    return true;
   }
 
   PolicyEffort effort_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -132,5 +133,8 @@ struct StepBound {
   StepBound& operator+=(const StepBound& other);
 };
 StepBound channel_bound(const CompileInput& input, const Schedule& schedule);
+/// The same of lanes that are busy so long, each direction of the drive as if it were alone.
+using LaneSeconds = std::array<double, kLaneCount>;
+StepBound channel_bound(const Rates& rates, const LaneSeconds& alone);
 
 }  // namespace headrace::scheduler

@@ -71,6 +71,11 @@ const Trace& TraceFollower::trace(uint64_t id) const {
   return known->sequence.trace;
 }
 
+/// What came only once before what came again, then the one that came longer ago.
+bool TraceFollower::is_less_usual(const Known& a, const Known& b) {
+  return std::pair(a.times > 1, a.last_step) < std::pair(b.times > 1, b.last_step);
+}
+
 /// What came most often after the longest sequence of steps that has come before; a step that came
 /// only once says nothing. Else the last one that came more than once.
 std::optional<uint64_t> TraceFollower::guess() const {
@@ -93,10 +98,7 @@ std::optional<uint64_t> TraceFollower::guess() const {
           ->first;
     }
   }
-  const auto last =
-      std::max_element(known_.begin(), known_.end(), [](const Known& a, const Known& b) {
-        return std::pair(a.times > 1, a.last_step) < std::pair(b.times > 1, b.last_step);
-      });
+  const auto last = std::max_element(known_.begin(), known_.end(), is_less_usual);
   return last == known_.end() ? std::nullopt : std::optional(last->id);
 }
 
@@ -225,10 +227,7 @@ std::optional<uint64_t> TraceFollower::make_room() {
   if (known_.size() < most_traces_) {
     return std::nullopt;
   }
-  const auto oldest =
-      std::min_element(known_.begin(), known_.end(), [](const Known& a, const Known& b) {
-        return std::pair(a.times > 1, a.last_step) < std::pair(b.times > 1, b.last_step);
-      });
+  const auto oldest = std::min_element(known_.begin(), known_.end(), is_less_usual);
   const uint64_t id = oldest->id;
   known_.erase(oldest);
   return id;

@@ -112,6 +112,7 @@ class TraceFollower {
   };
 
   const Known* find(uint64_t id) const;
+  static bool is_less_usual(const Known& a, const Known& b);
   std::optional<uint64_t> guess() const;
   std::optional<TracePlace> switch_trace();
   std::optional<TracePlace> rejoin() const;

@@ -80,6 +80,14 @@ struct TierTraffic {
     device_to_host += part.device_to_host;
     return *this;
   }
+  TierTraffic& operator-=(const TierTraffic& part) {
+    nvme_read -= part.nvme_read;
+    nvme_write -= part.nvme_write;
+    host_to_device -= part.host_to_device;
+    device_to_host -= part.device_to_host;
+    return *this;
+  }
+  bool operator==(const TierTraffic&) const = default;
 };
 
 /// Objects in the tiers: where each copy lies, in which state, and the movement between adjacent

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "base/median.h"
+#include "base/seconds.h"
 #include "tests/aio/test_disk.h"
 
 namespace headrace::aio {
@@ -13,10 +14,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPart = 128 << 10;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 double cpu_seconds() {
   rusage usage{};
@@ -59,6 +56,26 @@ class Limits : public ::testing::Test {
     return seconds;
   }
 
+  struct BothSeconds {
+    double written = 0;  ///< to the end of the last write
+    double read = 0;
+  };
+  /// Posts `count` writes and then as many reads, all of the memory's size.
+  BothSeconds write_and_read(int count) {
+    const TestMemory other(memory_.size());
+    std::vector<Completion> flying;
+    BothSeconds both;
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < count; ++i) {
+      flying.push_back(engine_->submit(make_request(IoOperation::write, file_, 0, other.span())));
+    }
+    flying.back().on_done(
+        [&](const std::exception_ptr&) { both.written = seconds_between(begin, Clock::now()); });
+    both.read = ends(IoOperation::read, count, memory_.size()).back();
+    when_all(flying).wait();
+    return both;
+  }
+
   TestMemory memory_{1 << 20};
   std::unique_ptr<IoEngine> engine_;
   FileId file_{};
@@ -87,20 +104,10 @@ TEST_F(Limits, EveryRequestEndsWhenTheRateSays) {
 
 TEST_F(Limits, ReadsAndWritesDoNotTakeFromEachOther) {
   open({.read_bytes_per_second = 100e6, .write_bytes_per_second = 200e6});
-  const TestMemory other(memory_.size());
-  std::vector<Completion> flying;
-  double written = 0;
-  const Clock::time_point begin = Clock::now();
-  for (int i = 0; i < 20; ++i) {
-    flying.push_back(engine_->submit(make_request(IoOperation::write, file_, 0, other.span())));
-  }
-  flying.back().on_done(
-      [&](const std::exception_ptr&) { written = seconds_between(begin, Clock::now()); });
-  const std::vector<double> read = ends(IoOperation::read, 20, memory_.size());
-  when_all(flying).wait();
+  const BothSeconds both = write_and_read(20);
   const auto bytes = 20 * static_cast<double>(memory_.size());
-  EXPECT_NEAR(read.back(), bytes / 100e6, 0.05);
-  EXPECT_NEAR(written, bytes / 200e6, 0.05);
+  EXPECT_NEAR(both.read, bytes / 100e6, 0.05);
+  EXPECT_NEAR(both.written, bytes / 200e6, 0.05);
 }
 
 TEST_F(Limits, OneLimitForBothIsSharedWhileBothGoOn) {
@@ -109,21 +116,12 @@ TEST_F(Limits, OneLimitForBothIsSharedWhileBothGoOn) {
   open({.read_bytes_per_second = 100e6,
         .write_bytes_per_second = 200e6,
         .both_bytes_per_second = 150e6});
-  const TestMemory other(memory_.size());
-  std::vector<Completion> flying;
-  double written = 0;
-  const Clock::time_point begin = Clock::now();
-  for (int i = 0; i < 20; ++i) {
-    flying.push_back(engine_->submit(make_request(IoOperation::write, file_, 0, other.span())));
-  }
-  flying.back().on_done(
-      [&](const std::exception_ptr&) { written = seconds_between(begin, Clock::now()); });
-  const std::vector<double> read = ends(IoOperation::read, 20, memory_.size());
-  when_all(flying).wait();
+  const BothSeconds both = write_and_read(20);
   const auto bytes = 20 * static_cast<double>(memory_.size());
-  EXPECT_GE(written, bytes / 100e6 - 0.03);  // the first writes may begin before the first read
-  EXPECT_LT(written, bytes / 100e6 + 0.05);
-  EXPECT_NEAR(read.back(), bytes / 100e6 + bytes / 200e6, 0.05);
+  EXPECT_GE(both.written,
+            bytes / 100e6 - 0.03);  // the first writes may begin before the first read
+  EXPECT_LT(both.written, bytes / 100e6 + 0.05);
+  EXPECT_NEAR(both.read, bytes / 100e6 + bytes / 200e6, 0.05);
 }
 
 TEST_F(Limits, LatencyIsAddedOnceWhereTransfersOverlap) {

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <thread>
 
+#include "support/seconds_of.h"
 #include "tests/engine/announced_steps.h"
 
 namespace headrace::engine {
 namespace {
 
+using headrace::test::seconds_of;
 using scheduler::Access;
 using scheduler::Lane;
 using test::AnnouncedSteps;
@@ -19,12 +21,6 @@ using test::Operations;
 constexpr uint32_t kLayers = 12;
 constexpr int64_t kSize = 1 << 20;
 constexpr auto kWork = std::chrono::milliseconds(8);
-
-double seconds_of(const std::function<void()>& call) {
-  const auto begin = std::chrono::steady_clock::now();
-  call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 /// Weights on a drive that takes 16 ms for one, where computing takes 8.
 class AnnouncedTime : public testing::Test {

@@ -2,18 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include "support/seconds_of.h"
 
 namespace headrace::engine {
 namespace {
 
+using headrace::test::seconds_of;
 using scheduler::Lane;
-
-double seconds_of(const std::function<void()>& call) {
-  const auto begin = std::chrono::steady_clock::now();
-  call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 class Paced : public testing::Test {
  protected:

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ready_actions.h"
 #include "scheduler/demand.h"
 #include "scheduler/input_check.h"
 #include "scheduler/next_use.h"
@@ -42,23 +43,10 @@ class Tiers {
   std::string run(const Trace& trace, const Schedule& schedule, size_t announced, bool to_the_end,
                   Random& random) {
     const auto& actions = schedule.actions;
-    std::vector<size_t> waiting(actions.size());
-    std::vector<std::vector<uint32_t>> dependents(actions.size());
-    std::vector<uint32_t> ready;
-    for (uint32_t i = 0; i < actions.size(); ++i) {
-      waiting[i] = actions[i].after.size();
-      for (const uint32_t before : actions[i].after) {
-        dependents[before].push_back(i);
-      }
-      if (waiting[i] == 0) {
-        ready.push_back(i);
-      }
-    }
+    test::ReadyActions ready(actions);
     size_t done = 0;
     while (!ready.empty() && (to_the_end || done < announced || random.below(4) != 0)) {
-      std::swap(ready[random.below(ready.size())], ready.back());
-      const uint32_t next = ready.back();
-      ready.pop_back();
+      const uint32_t next = ready.take(random);
       if (actions[next].kind == ActionKind::operation) {
         if (actions[next].operation >= announced) {
           continue;  // it never comes
@@ -68,11 +56,7 @@ class Tiers {
       if (std::string wrong = execute(trace, actions[next]); !wrong.empty()) {
         return wrong;
       }
-      for (const uint32_t dependent : dependents[next]) {
-        if (--waiting[dependent] == 0) {
-          ready.push_back(dependent);
-        }
-      }
+      ready.end(next);
     }
     if (done != announced) {
       return "an announced operation could not run";

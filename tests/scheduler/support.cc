@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "ready_actions.h"
+
 namespace headrace::scheduler::test {
 
 ObjectId Case::add(std::string name, int64_t size, Tier floor, std::optional<Tier> home) {
@@ -279,31 +281,14 @@ class ValueMachine {
 
 std::string replay_values(const Case& test_case, const Schedule& schedule, Random& random) {
   const auto& actions = schedule.actions;
-  std::vector<size_t> waiting(actions.size());
-  std::vector<std::vector<uint32_t>> successors(actions.size());
-  std::vector<uint32_t> ready;
-  for (uint32_t i = 0; i < actions.size(); ++i) {
-    waiting[i] = actions[i].after.size();
-    for (const uint32_t before : actions[i].after) {
-      successors[before].push_back(i);
-    }
-    if (waiting[i] == 0) {
-      ready.push_back(i);
-    }
-  }
+  ReadyActions ready(actions);
   ValueMachine machine(test_case);
   while (!ready.empty()) {
-    std::swap(ready[random.below(ready.size())], ready.back());
-    const uint32_t next = ready.back();
-    ready.pop_back();
+    const uint32_t next = ready.take(random);
     if (std::string wrong = machine.execute(actions[next]); !wrong.empty()) {
       return wrong;
     }
-    for (const uint32_t s : successors[next]) {
-      if (--waiting[s] == 0) {
-        ready.push_back(s);
-      }
-    }
+    ready.end(next);
   }
   return machine.check_homes();
 }

@@ -152,7 +152,9 @@ struct FlashBackwardKeys {
       }
     }
     if (turn.offset < Tiles::kOwn - 1) {
-      hide_earlier_queries(block, turn.offset, p);
+      // Queries that are not there add nothing: their rows of q and dout are zeros, and so is their
+      // delta.
+      flash_hide<Tiles, FlashHidden::earlier_queries>(block, turn.offset, 0.0F, p);
     }
     flash_add_weighted<T, Tiles>(block, p, FlashThread<Block, Tiles>(block).wide + dout_tile, dv);
     FlashSums<Block, Tiles, Tiles::kStreamed> ds;
@@ -170,26 +172,6 @@ struct FlashBackwardKeys {
       }
     }
     flash_add_weighted<T, Tiles>(block, ds, FlashThread<Block, Tiles>(block).wide + turn.tile, dk);
-  }
-
-  /// Key r is seen by the queries from r - offset on. Queries that are not there add nothing: their
-  /// rows of q and dout are zeros, and so is their delta.
-  template <class Block>
-  static HR_FLASH void hide_earlier_queries(const Block& block, int offset,
-                                            FlashSums<Block, Tiles, Tiles::kStreamed>& p) {
-    const FlashThread<Block, Tiles> thread(block);
-    const auto beyond = thread.row - thread.column - offset;
-#pragma unroll
-    for (int m = 0; m < Tiles::kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          p[m][n][i] = block.select(beyond + (16 * m + i / 2 * 8 - 8 * n - i % 2) > 0,
-                                    typename Block::F32(0.0F), p[m][n][i]);
-        }
-      }
-    }
   }
 };
 
@@ -245,7 +227,7 @@ struct FlashBackwardQueries {
       flash_scores<T, Tiles>(block, dout, thread.tall + (tile + Tiles::kStreamedBytes), ds);
       statistics.apply(block, F32(a.scale * kFlashLog2E), p, ds);
       if (at + Tiles::kStreamed - 1 > first) {
-        flash_hide_later_keys<Tiles>(block, first - at, 0.0F, ds);
+        flash_hide<Tiles, FlashHidden::later_keys>(block, first - at, 0.0F, ds);
       }
       flash_add_weighted<T, Tiles>(block, ds, thread.wide + tile, dq);
       stage = 1 - stage;

@@ -54,7 +54,8 @@ struct FlashForward {
       }
       block.commit();
       if (at + Tiles::kStreamed - 1 > first) {
-        flash_hide_later_keys<Tiles>(block, first - at, -__builtin_huge_valf(), scores);
+        flash_hide<Tiles, FlashHidden::later_keys>(block, first - at, -__builtin_huge_valf(),
+                                                   scores);
       }
       rows.fold(block, a.scale * kFlashLog2E, scores, sums);
       flash_add_weighted<T, Tiles>(block, scores, thread.wide + kValueTile, sums);

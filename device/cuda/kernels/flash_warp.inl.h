@@ -142,19 +142,27 @@ HR_FLASH void flash_zero(F32 (&sums)[kRows][kTiles][4]) {
   }
 }
 
-/// Query r sees the keys up to offset + r; those of later ones become `hidden`. Queries are rows.
-template <class Tiles, class Block>
-HR_FLASH void flash_hide_later_keys(const Block& block, int offset, float hidden,
-                                    FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+/// What a row of the scores does not see of the streamed tile.
+enum class FlashHidden : int {
+  later_keys = 1,        ///< rows are queries: query r sees the keys up to offset + r
+  earlier_queries = -1,  ///< rows are keys: key r is seen by the queries from r - offset on
+};
+
+/// That becomes `hidden`.
+template <class Tiles, FlashHidden kWhat, class Block>
+HR_FLASH void flash_hide(const Block& block, int offset, float hidden,
+                         FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+  constexpr int kSign = static_cast<int>(kWhat);
   const FlashThread<Block, Tiles> thread(block);
-  const auto beyond = thread.column - thread.row - offset;
+  const auto beyond =
+      (kSign > 0 ? thread.column - thread.row : thread.row - thread.column) - offset;
 #pragma unroll
   for (int m = 0; m < Tiles::kRowTiles; ++m) {
 #pragma unroll
     for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scores[m][n][i] = block.select(beyond + (8 * n + i % 2 - 16 * m - i / 2 * 8) > 0,
+        scores[m][n][i] = block.select(beyond + kSign * (8 * n + i % 2 - 16 * m - i / 2 * 8) > 0,
                                        typename Block::F32(hidden), scores[m][n][i]);
       }
     }
