@@ -16,6 +16,8 @@ namespace {
 
 /// Schedules kept per trace; a steady run alternates between very few residencies.
 constexpr size_t kSchedulesKept = 4;
+/// Of a trace; then its schedules are no longer compiled anew.
+constexpr int64_t kStepsToLearn = 2;
 
 }  // namespace
 
@@ -128,30 +130,59 @@ scheduler::CompileInput Engine::compile_input(const StepTrace& trace,
   return engine::compile_input(plan_, trace, rates_, std::move(initial));
 }
 
-std::shared_ptr<const Engine::CachedSchedule> Engine::schedule_for(const StepTrace& trace) {
-  auto& kept = schedules_[&trace];
-  for (const auto& cached : kept) {
-    if (cached->initial == residency_) {
-      return cached;
-    }
+Engine::SharedSchedule Engine::kept_schedule(
+    const StepTrace& trace, const std::vector<scheduler::Residency>& initial) const {
+  const auto kept = schedules_.find(&trace);
+  if (kept == schedules_.end()) {
+    return nullptr;
   }
+  const auto found = std::find_if(kept->second.begin(), kept->second.end(),
+                                  [&](const auto& each) { return each->initial == initial; });
+  return found == kept->second.end() ? nullptr : *found;
+}
+
+Engine::SharedSchedule Engine::compile_schedule(const StepTrace& trace,
+                                                std::vector<scheduler::Residency> initial) const {
+  scheduler::Schedule schedule = policy_->compile(compile_input(trace, initial));
+  const MemoryUse memory = memory_use(plan_, schedule);
+  return std::make_shared<CachedSchedule>(
+      CachedSchedule{&trace, std::move(initial), std::move(schedule), memory});
+}
+
+void Engine::keep(SharedSchedule schedule) {
+  auto& kept = schedules_[schedule->trace];
   if (kept.size() == kSchedulesKept) {
     kept.erase(kept.begin());
   }
-  scheduler::Schedule schedule = policy_->compile(compile_input(trace, residency_));
-  const MemoryUse memory = memory_use(plan_, schedule);
-  kept.push_back(std::make_shared<CachedSchedule>(
-      CachedSchedule{&trace, residency_, std::move(schedule), memory}));
-  return kept.back();
+  kept.push_back(std::move(schedule));
+}
+
+/// For when the trace comes again, on a thread of its own. Nothing where that is kept already, or
+/// where this run is one of those that change what schedules are compiled from.
+std::future<Engine::SharedSchedule> Engine::compile_next(const CachedSchedule& current) const {
+  const std::vector<scheduler::Residency>& left = current.schedule.final;
+  const auto learned = learned_.find(current.trace);
+  if (learned == learned_.end() || learned->second.steps() < kStepsToLearn ||
+      kept_schedule(*current.trace, left) != nullptr) {
+    return {};
+  }
+  return std::async(std::launch::async,
+                    [this, &current, &left] { return compile_schedule(*current.trace, left); });
 }
 
 EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
                          TimelineRecorder* recorder) {
-  const std::shared_ptr<const CachedSchedule> cached = schedule_for(trace);
+  EngineReport report;
+  SharedSchedule cached = kept_schedule(trace, residency_);
+  report.waited_for_schedule = cached == nullptr;
+  if (cached == nullptr) {
+    cached = compile_schedule(trace, residency_);
+    keep(cached);
+  }
+  std::future<SharedSchedule> next = compile_next(*cached);
   const scheduler::Schedule& schedule = cached->schedule;
   const scheduler::CompileInput input = compile_input(trace, cached->initial);
   const tiers::TierTraffic before = store_->traffic();
-  EngineReport report;
   report.planned = {schedule.nvme_read.count(), schedule.nvme_write.count(),
                     schedule.host_to_device.count(), schedule.device_to_host.count()};
   report.predicted_seconds = scheduler::simulate(input, schedule).seconds;
@@ -166,6 +197,9 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
   report.bound = scheduler::channel_bound(input, schedule);
   report.memory = cached->memory;
   residency_ = schedule.final;
+  if (next.valid()) {
+    keep(next.get());
+  }
   if (&trace == &plan_.training || (plan_.speculative && &trace == &*plan_.speculative)) {
     last_training_ = cached;
   }
@@ -315,7 +349,7 @@ LearnedCosts& Engine::learned_of(const StepTrace& trace) {
 void Engine::learn(StepTrace& trace, const EngineReport& report, double commit_seconds) {
   LearnedCosts& costs = learned_of(trace);
   costs.note(report.run, commit_seconds);
-  if (costs.steps() <= 2) {
+  if (costs.steps() <= kStepsToLearn) {
     schedules_.clear();
   }
   costs.apply_to(trace.trace);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -85,6 +86,8 @@ inline constexpr const char* kRunStateKey = "run";
 struct EngineReport {
   RunReport run;
   Speculation speculation = Speculation::none;
+  /// It had to be compiled first: what was resident was neither so before nor foreseen.
+  bool waited_for_schedule = false;
   scheduler::StepBound bound;  ///< busiest lane at measured rates
   tiers::TierTraffic traffic;  ///< bytes of this run
   tiers::TierTraffic planned;  ///< bytes that the schedule moves
@@ -175,6 +178,7 @@ class Engine {
     scheduler::Schedule schedule;
     MemoryUse memory;  ///< of the schedule
   };
+  using SharedSchedule = std::shared_ptr<const CachedSchedule>;
 
   void allocate_memory(const EngineOptions& options);
   void open_store(const EngineOptions& options);
@@ -182,7 +186,12 @@ class Engine {
   void add_objects();
   scheduler::CompileInput compile_input(const StepTrace& trace,
                                         std::vector<scheduler::Residency> initial) const;
-  std::shared_ptr<const CachedSchedule> schedule_for(const StepTrace& trace);
+  SharedSchedule kept_schedule(const StepTrace& trace,
+                               const std::vector<scheduler::Residency>& initial) const;
+  SharedSchedule compile_schedule(const StepTrace& trace,
+                                  std::vector<scheduler::Residency> initial) const;
+  void keep(SharedSchedule schedule);
+  std::future<SharedSchedule> compile_next(const CachedSchedule& current) const;
   EngineReport run(const StepTrace& trace, const OperationBody& body,
                    TimelineRecorder* recorder = nullptr);
   bool should_speculate(const StepNumbers& numbers);
@@ -218,8 +227,8 @@ class Engine {
   std::unique_ptr<Executor> executor_;
 
   std::vector<scheduler::Residency> residency_;
-  std::map<const StepTrace*, std::vector<std::shared_ptr<const CachedSchedule>>> schedules_;
-  std::shared_ptr<const CachedSchedule> last_training_;
+  std::map<const StepTrace*, std::vector<SharedSchedule>> schedules_;
+  SharedSchedule last_training_;
   std::map<const StepTrace*, LearnedCosts> learned_;
   std::optional<int>
       final_in_a_row_;  ///< steps that were neither clipped nor skipped; at first a guess

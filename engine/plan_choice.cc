@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/shard_choice.h"
 #include "engine/vocabulary_tiles.h"
 
 namespace headrace::engine {
+
+using scheduler::PolicyEffort;
 
 namespace {
 
@@ -144,6 +147,31 @@ std::vector<MemoryPlan> fit_with_tiles_of_blocks(const PlanInput& input, StepOrd
   });
 }
 
+/// The plan of a layout with other levels and shards, in the same order, if it fits.
+std::optional<MemoryPlan> laid_out_like(const PlanInput& input, const ModelLayout& layout,
+                                        Elements shard_max, const RecomputeLevels& levels) {
+  const StepOrder order{layout.order, layout.update_mode, layout.accumulates_on_device};
+  MemoryPlan other = lay_out(input, {shard_max, layout.tile_rows, layout.cut}, order, levels);
+  return fit_budgets(other, input.request) ? std::optional(std::move(other)) : std::nullopt;
+}
+
+/// Each plan, and after it the same with shards of a quarter: some orders are slow with large ones
+/// only.
+std::vector<MemoryPlan> with_quarter_shards(const PlanInput& input, std::vector<MemoryPlan> plans) {
+  const Elements smallest = smallest_shard(input.config, input.request);
+  std::vector<MemoryPlan> all;
+  for (MemoryPlan& plan : plans) {
+    const auto size = cut_shards(plan.layout, 4, smallest);
+    auto other =
+        size ? laid_out_like(input, plan.layout, *size, plan.layout.recompute) : std::nullopt;
+    all.push_back(std::move(plan));
+    if (other) {
+      all.push_back(std::move(*other));
+    }
+  }
+  return all;
+}
+
 /// In all allowed orders. Cut blocks round otherwise than whole ones: no run has them that can do
 /// without.
 std::vector<MemoryPlan> fit_in_orders(const PlanInput& input, Bytes host_arena) {
@@ -165,7 +193,6 @@ std::vector<MemoryPlan> fit_in_orders(const PlanInput& input, Bytes host_arena) 
 
 /// Of the first step at assumed rates. Its schedule stays with the plan.
 double predicted_seconds(MemoryPlan& plan, const MemoryRequest& request) {
-  using scheduler::PolicyEffort;
   const auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
   if (plan.first_schedule == nullptr) {
     const auto policy = scheduler::make_optimal_policy(request.is_quick ? PolicyEffort::quick
@@ -173,6 +200,30 @@ double predicted_seconds(MemoryPlan& plan, const MemoryRequest& request) {
     plan.first_schedule = std::make_shared<const scheduler::Schedule>(policy->compile(input));
   }
   return scheduler::simulate(input, *plan.first_schedule).seconds;
+}
+
+/// The same by few policies, which are enough to compare.
+double compared_seconds(const MemoryPlan& plan, const MemoryRequest& request) {
+  const auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
+  const auto policy = scheduler::make_optimal_policy(PolicyEffort::quick);
+  return scheduler::simulate(input, policy->compile(input)).seconds;
+}
+
+/// Of the steps after the first, on average, with the worth of their bytes: each finds what the one
+/// before left, of which smaller shards leave other parts.
+double steady_cost(MemoryPlan& plan, const MemoryRequest& request) {
+  constexpr int kSteps = 3;
+  const auto policy = scheduler::make_optimal_policy();
+  predicted_seconds(plan, request);
+  auto input = compile_input(plan, plan.usual_step(), request.rates, plan.first_schedule->final);
+  double sum = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    scheduler::Schedule schedule = policy->compile(input);
+    sum +=
+        scheduler::simulate(input, schedule).seconds + scheduler::drive_cost(input.rates, schedule);
+    input.initial = std::move(schedule.final);
+  }
+  return sum / kSteps;
 }
 
 /// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
@@ -184,8 +235,8 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const MemoryRequest& request) 
   }
   std::vector<double> seconds;
   seconds.reserve(plans.size());
-  for (MemoryPlan& plan : plans) {
-    seconds.push_back(predicted_seconds(plan, request));
+  for (const MemoryPlan& plan : plans) {
+    seconds.push_back(compared_seconds(plan, request));
   }
   const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
   const auto first =
@@ -196,7 +247,10 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const MemoryRequest& request) 
     const ModelLayout& other = plans[i].layout;
     const bool same_accumulation = other.order == preferred.order &&
                                    other.accumulates_on_device == preferred.accumulates_on_device;
-    if (same_accumulation && seconds[i] < seconds[chosen]) {
+    // Smaller shards take more operations.
+    const double enough_faster =
+        other.shard_max < plans[chosen].layout.shard_max ? kSavingIsFasterBy : 1;
+    if (same_accumulation && seconds[i] < enough_faster * seconds[chosen]) {
       chosen = i;
     }
   }
@@ -207,14 +261,10 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const MemoryRequest& request) 
 /// values can be above nvme at once.
 std::optional<MemoryPlan> with_levels(const PlanInput& input, const ModelLayout& layout,
                                       const RecomputeLevels& levels) {
-  const StepOrder order{layout.order, layout.update_mode, layout.accumulates_on_device};
-  MemoryPlan other =
-      lay_out(input, {layout.shard_max, layout.tile_rows, layout.cut}, order, levels);
-  if (!fit_budgets(other, input.request)) {
-    return std::nullopt;
-  }
+  auto other = laid_out_like(input, layout, layout.shard_max, levels);
   const Bytes for_good = slot_sum(layout, Tier::device) + slot_sum(layout, Tier::host);
-  if (state_bytes(other.layout).saved + for_good > other.device_arena + other.host_arena) {
+  if (!other ||
+      state_bytes(other->layout).saved + for_good > other->device_arena + other->host_arena) {
     return std::nullopt;
   }
   return other;
@@ -248,10 +298,32 @@ MemoryPlan with_recompute_chosen(const PlanInput& input, MemoryPlan plan) {
   return choose_recompute(std::move(plan), seconds, trials);
 }
 
+/// Of the largest shards that fit the plan's order and tiles, or smaller ones.
+MemoryPlan with_shards_chosen(const PlanInput& input, MemoryPlan plan, Bytes host_arena) {
+  if (input.request.is_quick) {
+    return plan;
+  }
+  const ModelLayout layout = plan.layout;
+  const StepOrder order{layout.order, layout.update_mode, layout.accumulates_on_device};
+  auto whole = fit_with_tiles(input, order, host_arena, layout.tile_rows, layout.cut);
+  if (whole && whole->layout.shard_max != layout.shard_max) {
+    plan = std::move(*whole);
+  }
+  ShardTrials trials;
+  trials.smallest = smallest_shard(input.config, input.request);
+  trials.plan_with = [&](Elements shard_max) {
+    return laid_out_like(input, layout, shard_max, layout.recompute);
+  };
+  trials.cost = [&](MemoryPlan& other) { return steady_cost(other, input.request); };
+  return choose_shards(std::move(plan), trials);
+}
+
 /// For the request's share of the optimizer, or for all of it.
 MemoryPlan fastest_of_ratio(const PlanInput& input, const MemoryPlan& smallest) {
-  MemoryPlan plan = with_recompute_chosen(
-      input, fastest(fit_in_orders(input, smallest.host_arena), input.request));
+  const Bytes host_arena = smallest.host_arena;
+  MemoryPlan plan =
+      fastest(with_quarter_shards(input, fit_in_orders(input, host_arena)), input.request);
+  plan = with_recompute_chosen(input, with_shards_chosen(input, std::move(plan), host_arena));
   plan.minimum_device = smallest.minimum_device;
   plan.minimum_host = smallest.minimum_host;
   return plan;

@@ -20,6 +20,9 @@ constexpr size_t kMaxOperationsToCompare = 2000;
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
 
+/// Plans that cost at most so much more than the cheapest are judged by what they leave, too.
+constexpr double kWorthContinuing = 1.03;
+
 /// Parts of the room that the planned copies may fill.
 constexpr std::array<double, 2> kUsable = {1, 0.85};
 
@@ -49,33 +52,54 @@ class Contest {
   /// place and no other plan were faster.
   void enter_placed(const VictimModel& model) {
     const UnplacedSchedule unplaced = compile_unplaced(input_, model);
-    if (fastest_ + drive_cost(unplaced.schedule) < least_cost_) {
+    if (fastest_ + drive_cost(input_.rates, unplaced.schedule) < least_cost_) {
       enter(compile_placed(input_, model, unplaced));
     }
   }
 
-  Schedule take_best() { return std::move(best_); }
+  /// The cheapest.
+  Schedule take_best() { return std::move(best()->schedule); }
+
+  /// The cheapest together with the next round, which a simple plan makes of what each leaves.
+  Schedule take_best_of_two_rounds() {
+    const double enough = kWorthContinuing * least_cost_;
+    std::erase_if(entries_, [&](const Entry& entry) { return entry.cost > enough; });
+    if (entries_.size() > 1) {
+      for (Entry& entry : entries_) {
+        entry.cost += next_round_cost(entry.schedule.final);
+      }
+    }
+    return take_best();
+  }
 
  private:
-  double drive_cost(const Schedule& schedule) const {
-    const Rates rates = under_load(input_.rates);
-    return kDriveSecondWorth *
-           (static_cast<double>(schedule.nvme_read.count()) / rates.nvme_read +
-            static_cast<double>(schedule.nvme_write.count()) / rates.nvme_write);
-  }
+  struct Entry {
+    Schedule schedule;
+    double cost = 0;
+  };
 
   void enter(Schedule schedule) {
     const double seconds = simulate(input_, schedule).seconds;
-    const double cost = seconds + drive_cost(schedule);
+    const double cost = seconds + drive_cost(input_.rates, schedule);
     fastest_ = std::min(fastest_, seconds);
-    if (cost < least_cost_) {
-      least_cost_ = cost;
-      best_ = std::move(schedule);
-    }
+    least_cost_ = std::min(least_cost_, cost);
+    entries_.push_back({std::move(schedule), cost});
+  }
+
+  double next_round_cost(const std::vector<Residency>& initial) const {
+    CompileInput next = input_;
+    next.initial = initial;
+    const Schedule schedule = compile_with(next, FarthestUse(next, kWeights[1]));
+    return simulate(next, schedule).seconds + drive_cost(next.rates, schedule);
+  }
+
+  std::vector<Entry>::iterator best() {
+    return std::min_element(entries_.begin(), entries_.end(),
+                            [](const Entry& a, const Entry& b) { return a.cost < b.cost; });
   }
 
   const CompileInput& input_;
-  Schedule best_;
+  std::vector<Entry> entries_;
   double least_cost_ = std::numeric_limits<double>::infinity();
   double fastest_ = std::numeric_limits<double>::infinity();
 };
@@ -105,7 +129,8 @@ class OptimalPolicy final : public Policy {
         break;  // nor with less room, which takes as long to find
       }
     }
-    return contest.take_best();
+    return input.foresight == Foresight::whole_step ? contest.take_best_of_two_rounds()
+                                                    : contest.take_best();
   }
 
  private:
@@ -155,6 +180,12 @@ class LruPolicy final : public Policy {
 };
 
 }  // namespace
+
+double drive_cost(const Rates& rates, const Schedule& schedule) {
+  const Rates slowed = under_load(rates);
+  return kDriveSecondWorth * (static_cast<double>(schedule.nvme_read.count()) / slowed.nvme_read +
+                              static_cast<double>(schedule.nvme_write.count()) / slowed.nvme_write);
+}
 
 std::unique_ptr<Policy> make_optimal_policy(PolicyEffort effort) {
   return std::make_unique<OptimalPolicy>(effort);
