@@ -4,6 +4,7 @@
 #include "device/cuda/kernels/elementwise_grid.inl.h"
 #include "device/cuda/kernels/matmul_grid.inl.h"
 #include "device/cuda/kernels/optimizer_grid.inl.h"
+#include "device/cuda/kernels/quantize_grid.inl.h"
 #include "device/cuda/kernels/row_grid.inl.h"
 
 /// From the names of a launch to the kernel: run.template operator()<Kernel>() of the kernel it
@@ -50,6 +51,18 @@ bool dispatch_cast(const Launch& launch, const Run& run) {
   }
 }
 
+template <template <class> class Kernel, class Run>
+bool dispatch_16bit_type(DType dtype, const Run& run) {
+  switch (dtype) {
+    case DType::bf16:
+      return run.template operator()<Kernel<Bf16>>();
+    case DType::f16:
+      return run.template operator()<Kernel<F16>>();
+    default:
+      return false;
+  }
+}
+
 template <class Run>
 bool dispatch_elementwise(const Launch& launch, const Run& run) {
   switch (launch.kernel) {
@@ -65,6 +78,10 @@ bool dispatch_elementwise(const Launch& launch, const Run& run) {
       return dispatch_type<SwigluForward>(launch.dtype, run);
     case KernelId::swiglu_backward:
       return dispatch_type<SwigluBackward>(launch.dtype, run);
+    case KernelId::largest_magnitude:
+      return dispatch_16bit_type<LargestMagnitude>(launch.dtype, run);
+    case KernelId::quantize:
+      return dispatch_16bit_type<Quantize>(launch.dtype, run);
     default:
       return false;
   }
