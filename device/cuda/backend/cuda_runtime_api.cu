@@ -57,7 +57,7 @@ class LtDescription {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
     }
     if (product.ab_type == DType::u8) {
-      // Without CUBLASLT_MATMUL_DESC_FAST_ACCUM, sums of fp8 products are carried in fp32.
+      // CUBLASLT_MATMUL_DESC_FAST_ACCUM stays off: sums go to fp32 in between.
       set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_scale);
       set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_scale);
     }

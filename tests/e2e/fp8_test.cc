@@ -1,0 +1,144 @@
+// Training with linear layers that compute their outputs in fp8: on the CPU and on the CUDA device,
+// here the fake one, the same bits for every placement, and what the roundings cost in loss.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "e2e/cuda_training.h"
+#include "e2e/small_model.h"
+#include "support/real_gpu.h"
+
+namespace headrace {
+namespace {
+
+using device::testing::FakeCuda;
+
+/// Of sizes that fp8 takes.
+model::ModelConfig fp8_model() {
+  model::ModelConfig config = test::small_model();
+  config.intermediate_size = 208;
+  return config;
+}
+
+test::CurveSettings settings_of(const std::string& folder, DType dtype, size_t steps) {
+  test::CurveSettings settings;
+  settings.model_folder = folder;
+  settings.dtype = dtype;
+  settings.shape = {4, 32};
+  settings.loss_scale = dtype == DType::f16 ? 1024 : 1;
+  const auto batches = test::random_steps(7, 16, 1, settings.shape, 301);
+  for (size_t i = 0; i < steps; ++i) {
+    settings.steps.push_back(batches[i % batches.size()]);
+    settings.learning_rates.push_back(2e-3 * std::min(1.0, static_cast<double>(i + 1) / 20));
+  }
+  return settings;
+}
+
+engine::EngineOptions options_of(bool fp8, std::optional<Tier> state) {
+  engine::EngineOptions options;
+  options.fp8_forward = fp8;
+  options.memory.host_memory = kMiB * 64;
+  options.memory.device_memory = kMiB * 32;
+  options.memory.offload_param = options.memory.offload_optimizer = state;
+  options.memory.host_activations = state.has_value();
+  options.vocab_tile = 64;
+  options.pin_memory = false;
+  return options;
+}
+
+/// Another order of sums; a value at the border between two codes can end at the other one.
+void expect_close(const test::Curve& curve, const test::Curve& expected) {
+  ASSERT_EQ(curve.losses.size(), expected.losses.size());
+  for (size_t step = 0; step < expected.losses.size(); ++step) {
+    EXPECT_NEAR(curve.losses[step], expected.losses[step], 2e-2) << step;
+  }
+}
+
+class Fp8Training : public testing::TestWithParam<DType> {
+ protected:
+  Fp8Training() { model::init_model(fp8_model(), DType::f32, 3, folder_.path()); }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_P(Fp8Training, HasTheSameBitsForEveryPlacementAndTheNumbersOfTheCpu) {
+  const test::CurveSettings settings = settings_of(folder_.path(), GetParam(), 4);
+  std::optional<test::Curve> on_cpu;
+  for (const bool is_cuda : {false, true}) {
+    const auto fake = std::make_shared<FakeCuda>();
+    std::optional<test::Curve> first;
+    for (const std::optional<Tier> state : {std::optional<Tier>(), {Tier::host}, {Tier::nvme}}) {
+      for (const model::Recompute level :
+           {model::Recompute::block, model::Recompute::mlp, model::Recompute::none}) {
+        engine::EngineOptions options = options_of(true, state);
+        options.memory.recompute = level;
+        const test::Curve curve =
+            train_curve(settings, is_cuda ? test::on_gpu(options, fake) : options);
+        first = first ? first : curve;
+        test::expect_same_bits(curve, *first);
+      }
+    }
+    on_cpu = on_cpu ? on_cpu : first;
+    expect_close(*first, *on_cpu);
+  }
+}
+
+/// The smallest device that holds whole blocks, or tiles of them: what is rounded has its place in
+/// the plan.
+TEST_P(Fp8Training, RunsInTheBudgetThatThePlanAsksFor) {
+  const test::CurveSettings settings = settings_of(folder_.path(), GetParam(), 2);
+  engine::EngineOptions options = options_of(true, Tier::host);
+  const engine::MinimumBudgets least = test::least_budgets(settings, options);
+  EXPECT_GT(least.device, test::least_budgets(settings, options_of(false, Tier::host)).device);
+  options.memory.device_memory = least.device;
+  expect_close(train_curve(settings, options), train_curve(settings, options_of(true, Tier::host)));
+}
+
+/// The losses of a model that learns its sixteen batches by heart.
+TEST_P(Fp8Training, LearnsAs16BitsDo) {
+  constexpr size_t kSteps = 96;
+  constexpr size_t kRound = 16;
+  const test::CurveSettings settings = settings_of(folder_.path(), GetParam(), kSteps);
+  const test::Curve plain = train_curve(settings, options_of(false, std::nullopt));
+  const test::Curve fp8 = train_curve(settings, options_of(true, std::nullopt));
+  EXPECT_NE(fp8.losses.front(), plain.losses.front());
+  const auto mean_of_round = [&](const test::Curve& curve, size_t first) {
+    double sum = 0;
+    for (size_t i = first; i < first + kRound; ++i) {
+      sum += curve.losses[i];
+    }
+    return sum / kRound;
+  };
+  const double learned = mean_of_round(plain, 0) - mean_of_round(plain, kSteps - kRound);
+  EXPECT_GT(learned, 1);
+  for (size_t first = 0; first < kSteps; first += kRound) {
+    EXPECT_NEAR(mean_of_round(fp8, first), mean_of_round(plain, first), 0.02 * learned) << first;
+  }
+}
+
+/// The real GPU, where the tests with the label gpu ask for it.
+TEST(GpuTraining, Fp8HasTheNumbersOfTheCpuForEveryPlacement) {
+  const device::GpuSearch search = test::find_gpu_for_tests();
+  if (!search.gpu || !search.gpu->has_fp8) {
+    GTEST_SKIP() << (search.gpu ? "this GPU has no fp8" : search.refusal);
+  }
+  const test::TemporaryFolder folder;
+  model::init_model(fp8_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = settings_of(folder.path(), DType::bf16, 4);
+  const test::Curve on_cpu = train_curve(settings, options_of(true, Tier::host));
+  std::optional<test::Curve> first;
+  for (const std::optional<Tier> state : {std::optional<Tier>(), {Tier::host}, {Tier::nvme}}) {
+    engine::EngineOptions options = options_of(true, state);
+    engine::use_gpu(options, *search.gpu, {});
+    const test::Curve curve = train_curve(settings, options);
+    first = first ? first : curve;
+    test::expect_same_bits(curve, *first);
+    expect_close(curve, on_cpu);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, Fp8Training, testing::Values(DType::bf16, DType::f16),
+                         [](const auto& made) { return std::string(to_string(made.param)); });
+
+}  // namespace
+}  // namespace headrace
