@@ -154,8 +154,6 @@ void check_quantize(const Matrix& source, const ScaledMatrix& target) {
   check_matrix(source, "quantize source");
   check_scaled(target, "quantize target");
   check_on_16_bytes(source, "quantize source");
-  HR_CHECK(source.dtype == DType::bf16 || source.dtype == DType::f16, "quantize of {}",
-           to_string(source.dtype));
   HR_CHECK(source.rows == target.rows && source.columns == target.columns,
            "quantize of {} x {} into {} x {}", source.rows, source.columns, target.rows,
            target.columns);

@@ -96,7 +96,7 @@ class Kernels {
   virtual Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                                const Matrix& c) const = 0;
 
-  /// target = source (bf16 or f16) rounded to e4m3, to nearest even, with the largest power of two
+  /// target = source rounded to e4m3, to nearest even, with the largest power of two
   /// as its scale that keeps every element in range. Where one is NaN or infinite it is NaN there,
   /// the scale is 1 and the others end at the largest value. Source and target have one shape, a
   /// multiple of kScaledUnit each way; source rows begin at multiples of 16 bytes. scratch:

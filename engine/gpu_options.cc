@@ -43,8 +43,7 @@ void check_fp8(const Settings& settings, const device::GpuFound& gpu) {
   if (settings.fp8_forward && !gpu.has_fp8) {
     throw InputError(
         fmt::format("headrace.lossy_fp8_forward: {} has no products in fp8, which begin with "
-                    "compute capability "
-                    "8.9 (Ada, Hopper, Blackwell); leave the key out",
+                    "compute capability 8.9 (Ada, Hopper, Blackwell); leave the key out",
                     gpu.description));
   }
 }

@@ -20,17 +20,7 @@ namespace HWY_NAMESPACE {
 struct Target;
 using Block = SerialBlock<Target>;
 
-/// Calls f with a value of the C++ type of a matrix that can be rounded.
-template <class F>
-void with_16bit_type(DType dtype, const F& f) {
-  if (dtype == DType::bf16) {
-    f(Bf16{});
-  } else {
-    f(F16{});
-  }
-}
-
-/// Of all elements, over at most kQuantizeParts parts; infinity where one is not finite.
+/// Over at most kQuantizeParts parts; infinity where one is not finite.
 template <class T>
 float largest_magnitude_of(const Matrix& source, float* maxima) {
   const int64_t rows_per_part =
@@ -59,7 +49,7 @@ void quantize_of(const Matrix& source, const ScaledMatrix& target, float* maxima
 }
 
 void quantize_here(const Matrix& source, const ScaledMatrix& target, float* maxima) {
-  with_16bit_type(source.dtype,
+  with_float_type(source.dtype,
                   [&](auto type) { quantize_of<decltype(type)>(source, target, maxima); });
 }
 

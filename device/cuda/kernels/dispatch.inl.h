@@ -51,18 +51,6 @@ bool dispatch_cast(const Launch& launch, const Run& run) {
   }
 }
 
-template <template <class> class Kernel, class Run>
-bool dispatch_16bit_type(DType dtype, const Run& run) {
-  switch (dtype) {
-    case DType::bf16:
-      return run.template operator()<Kernel<Bf16>>();
-    case DType::f16:
-      return run.template operator()<Kernel<F16>>();
-    default:
-      return false;
-  }
-}
-
 template <class Run>
 bool dispatch_elementwise(const Launch& launch, const Run& run) {
   switch (launch.kernel) {
@@ -79,9 +67,9 @@ bool dispatch_elementwise(const Launch& launch, const Run& run) {
     case KernelId::swiglu_backward:
       return dispatch_type<SwigluBackward>(launch.dtype, run);
     case KernelId::largest_magnitude:
-      return dispatch_16bit_type<LargestMagnitude>(launch.dtype, run);
+      return dispatch_type<LargestMagnitude>(launch.dtype, run);
     case KernelId::quantize:
-      return dispatch_16bit_type<Quantize>(launch.dtype, run);
+      return dispatch_type<Quantize>(launch.dtype, run);
     default:
       return false;
   }
