@@ -291,9 +291,9 @@ TEST(ResolveCompute, Fp8IsFor16BitsAndOnTheCpuForChecks) {
 TEST(ResolveCompute, AGpuWithoutFp8IsRefused) {
   ResolveContext context;
   context.has_gpu = true;
-  Settings settings = settings_of(
-      R"("headrace": {"lossy_fp8_forward": true, "device_memory": "1GiB"}, "bf16": {"enabled": true})",
-      context);
+  context.device_memory = kGiB;
+  Settings settings =
+      settings_of(R"("bf16": {"enabled": true}, "headrace": {"lossy_fp8_forward": true})", context);
   device::GpuFound found;
   found.description = "NVIDIA A100, compute capability 8.0";
   found.make_device = [](const device::GpuOptions&) { return device::make_cpu_device(); };
