@@ -249,6 +249,46 @@ double measure_product(Bench& bench, DType dtype) {
   return rate;
 }
 
+/// A bf16 matrix in e4m3, with numbers in it.
+device::ScaledMatrix rounded(Bench& bench, const Matrix& source) {
+  const device::ScaledMatrix target{bench.take(Bytes(source.rows * source.columns)),
+                                    bench.floats(1), source.rows, source.columns};
+  const device::Workspace scratch{bench.take(device::kQuantizeScratch), device::kQuantizeScratch};
+  bench.kernels().quantize(bench.stream(), source, target, scratch);
+  return target;
+}
+
+/// The product of measure_product() in e4m3, and what it takes to round a matrix first.
+void measure_fp8(Bench& bench, double copy_rate, double product_rate) {
+  const Sizes& s = bench.sizes();
+  const Matrix a = bench.matrix(s.tokens, s.hidden);
+  const Matrix b = bench.matrix(s.intermediate, s.hidden);
+  const Matrix c = bench.matrix(s.tokens, s.intermediate);
+  const device::ScaledMatrix a_codes = rounded(bench, a);
+  const device::ScaledMatrix b_codes = rounded(bench, b);
+  const Bytes size = std::max(bench.kernels().matmul_scaled_scratch(a_codes, b_codes, c),
+                              device::kQuantizeScratch);
+  const device::Workspace scratch{bench.take(size), size};
+  const auto post_rounding = [&] { bench.kernels().quantize(bench.stream(), b, b_codes, scratch); };
+  const auto post_product = [&] {
+    bench.kernels().matmul_scaled(bench.stream(), a_codes, b_codes, nullptr, c, false, scratch);
+  };
+  // Read twice, written in half the bytes.
+  measure_kernel(bench, copy_rate, "round bf16 to fp8",
+                 2.5 * static_cast<double>(s.intermediate * s.hidden), post_rounding);
+  const double flop = 2.0 * static_cast<double>(s.tokens) * static_cast<double>(s.hidden) *
+                      static_cast<double>(s.intermediate);
+  print_row("matrix product, fp8", flop / bench.seconds_of(post_product) / 1e12, "TFLOP/s",
+            product_rate / 1e12, "bf16");
+  const double both = bench.seconds_of([&] {
+    post_rounding();
+    post_product();
+  });
+  print_row("matrix product, fp8, with the rounding of its weight", flop / both / 1e12, "TFLOP/s",
+            product_rate / 1e12, "bf16");
+  bench.release();
+}
+
 void measure_attention(Bench& bench, double product_rate, int64_t head_dim) {
   const Sizes& s = bench.sizes();
   device::AttentionShape shape{1, s.tokens, s.heads, s.kv_heads, head_dim};
@@ -348,6 +388,7 @@ void measure_link(Bench& bench) {
 
 int run(bool on_cpu, bool quick) {
   std::unique_ptr<device::Device> device;
+  bool has_fp8 = true;
   if (on_cpu) {
     device = device::make_cpu_device();
   } else {
@@ -358,6 +399,7 @@ int run(bool on_cpu, bool quick) {
     }
     fmt::print("{}\n\n", search.gpu->description);
     device = search.gpu->make_device({});
+    has_fp8 = search.gpu->has_fp8;
   }
   Bench bench(*device, quick ? quick_sizes() : Sizes());
   fmt::print("| what | rate | limit |\n|---|---|---|\n");
@@ -370,6 +412,9 @@ int run(bool on_cpu, bool quick) {
   const double fp32 = measure_product(bench, DType::f32);
   print_row("matrix product, bf16", bf16 / 1e12, "TFLOP/s", bf16 / 1e12, "itself");
   print_row("matrix product, fp32", fp32 / 1e12, "TFLOP/s", bf16 / 1e12, "bf16");
+  if (has_fp8) {
+    measure_fp8(bench, copy_rate, bf16);
+  }
   measure_attention(bench, bf16, bench.sizes().head_dim);
   measure_attention(bench, bf16, bench.sizes().head_dim / 2);
   measure_block(bench, bf16);

@@ -23,7 +23,8 @@ struct GpuFound {
   std::string pci_address;  ///< "0000:3b:00.0"
   std::string description;  ///< "NVIDIA H200, compute capability 9.0, 139.8 GiB, CUDA 13.0 ..."
   Bytes memory;
-  Bytes free_memory;  ///< now
+  Bytes free_memory;     ///< now
+  bool has_fp8 = false;  ///< products in e4m3 (Kernels::matmul_scaled)
   std::function<std::unique_ptr<Device>(const GpuOptions& options)> make_device;
 };
 

@@ -47,6 +47,28 @@ void check_same_dtype(const Matrix& a, const Matrix& b, const char* names) {
   HR_CHECK(a.dtype == b.dtype, "{}: {} and {}", names, to_string(a.dtype), to_string(b.dtype));
 }
 
+/// Where 16 bytes are moved at a time.
+void check_on_16_bytes(const Matrix& matrix, const char* name) {
+  HR_CHECK(reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 &&
+               matrix.stride * size_of(matrix.dtype).count() % 16 == 0,
+           "rows of {} do not begin at multiples of 16 bytes: {}, stride {}", name,
+           fmt::ptr(matrix.data), matrix.stride);
+}
+
+void check_scaled_shape(const ScaledMatrix& matrix, const char* name) {
+  HR_CHECK(matrix.rows > 0 && matrix.columns > 0 && matrix.rows % kScaledUnit == 0 &&
+               matrix.columns % kScaledUnit == 0,
+           "{} is {} x {}, which must be multiples of {}", name, matrix.rows, matrix.columns,
+           kScaledUnit);
+}
+
+void check_scaled(const ScaledMatrix& matrix, const char* name) {
+  check_scaled_shape(matrix, name);
+  check_pointer(matrix.scale, 1, name);
+  HR_CHECK(matrix.codes != nullptr && reinterpret_cast<uintptr_t>(matrix.codes) % 16 == 0,
+           "codes of {} at {} are not on 16 bytes", name, fmt::ptr(matrix.codes));
+}
+
 void check_cross_entropy_state(const CrossEntropyState& state, int64_t tokens) {
   HR_CHECK(tokens >= 0, "cross-entropy over {} tokens", tokens);
   check_pointer(state.max, tokens, "cross-entropy maximum");
@@ -106,6 +128,35 @@ void check_matmul(const Matrix& a, const Matrix& b, const Matrix& c) {
 void check_matmul_bias(const Matrix& a, const void* bias, const Matrix& c) {
   check_same_dtype(a, c, "matmul with a bias, a and c");
   check_add_bias(c, bias);
+}
+
+void check_matmul_scaled_shapes(const ScaledMatrix& a, const ScaledMatrix& b, const Matrix& c) {
+  check_scaled_shape(a, "matmul_scaled a");
+  check_scaled_shape(b, "matmul_scaled b");
+  check_matrix_shape(c, "matmul_scaled c");
+  HR_CHECK(a.columns == b.columns && a.rows == c.rows && b.rows == c.columns,
+           "matmul_scaled of {} x {} and {} x {} (transposed) into {} x {}", a.rows, a.columns,
+           b.rows, b.columns, c.rows, c.columns);
+}
+
+void check_matmul_scaled(const ScaledMatrix& a, const ScaledMatrix& b, const void* bias,
+                         const Matrix& c, bool accumulate) {
+  check_scaled(a, "matmul_scaled a");
+  check_scaled(b, "matmul_scaled b");
+  check_matrix(c, "matmul_scaled c");
+  check_on_16_bytes(c, "matmul_scaled c");
+  HR_CHECK(bias == nullptr || (!accumulate && c.dtype != DType::f32),
+           "matmul_scaled with a bias into {}{}", to_string(c.dtype),
+           accumulate ? ", added to what is there" : "");
+}
+
+void check_quantize(const Matrix& source, const ScaledMatrix& target) {
+  check_matrix(source, "quantize source");
+  check_scaled(target, "quantize target");
+  check_on_16_bytes(source, "quantize source");
+  HR_CHECK(source.rows == target.rows && source.columns == target.columns,
+           "quantize of {} x {} into {} x {}", source.rows, source.columns, target.rows,
+           target.columns);
 }
 
 void check_table_range(TableRange range, int64_t rows) {

@@ -17,6 +17,10 @@ void check_attention_shape(const AttentionShape& shape, DType dtype);
 
 void check_matmul(const Matrix& a, const Matrix& b, const Matrix& c);
 void check_matmul_bias(const Matrix& a, const void* bias, const Matrix& c);
+void check_matmul_scaled_shapes(const ScaledMatrix& a, const ScaledMatrix& b, const Matrix& c);
+void check_matmul_scaled(const ScaledMatrix& a, const ScaledMatrix& b, const void* bias,
+                         const Matrix& c, bool accumulate);
+void check_quantize(const Matrix& source, const ScaledMatrix& target);
 /// The rows of a table lie in its vocabulary.
 void check_table_range(TableRange range, int64_t rows);
 void check_embedding_forward(const Matrix& table, TableRange range, const int32_t* ids,

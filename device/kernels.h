@@ -19,6 +19,24 @@ struct Matrix {
   int64_t stride = 0;  ///< elements; >= columns
 };
 
+/// A dense matrix in e4m3 (device/kernels/e4m3.inl.h) with one scale for all of it: element (r, c)
+/// is the value of codes[r * columns + c] times *scale, which is a power of two.
+struct ScaledMatrix {
+  void* codes = nullptr;   ///< one byte each; 16-byte aligned
+  float* scale = nullptr;  ///< on the device
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+/// Its codes as a matrix of u8.
+inline Matrix codes_of(const ScaledMatrix& matrix) {
+  return {matrix.codes, DType::u8, matrix.rows, matrix.columns, matrix.columns};
+}
+/// Products of ScaledMatrix take rows and columns that are multiples of this, as cuBLASLt does.
+inline constexpr int64_t kScaledUnit = 16;
+/// Scratch of Kernels::quantize: maxima of so many parts of a matrix, at most.
+inline constexpr int64_t kQuantizeParts = 1024;
+inline constexpr Bytes kQuantizeScratch{kQuantizeParts * int64_t{sizeof(float)}};
+
 /// Scratch memory on the device, 64-byte aligned.
 struct Workspace {
   std::byte* data = nullptr;
@@ -77,6 +95,22 @@ class Kernels {
   /// Scratch that matmul of these shapes may need.
   virtual Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                                const Matrix& c) const = 0;
+
+  /// target = source rounded to e4m3, to nearest even, with the largest power of two
+  /// as its scale that keeps every element in range. Where one is NaN or infinite it is NaN there,
+  /// the scale is 1 and the others end at the largest value. Source and target have one shape, a
+  /// multiple of kScaledUnit each way; source rows begin at multiples of 16 bytes. scratch:
+  /// kQuantizeScratch.
+  virtual void quantize(Stream& stream, const Matrix& source, const ScaledMatrix& target,
+                        Workspace scratch) = 0;
+  /// c = a * b^T + (accumulate ? c : 0), or + bias for every row where it is not null: [c.columns]
+  /// in the dtype of c, which is bf16 or f16 then, and else may be f32 too. fp32 sums; rows of c
+  /// begin at multiples of 16 bytes.
+  virtual void matmul_scaled(Stream& stream, const ScaledMatrix& a, const ScaledMatrix& b,
+                             const void* bias, const Matrix& c, bool accumulate,
+                             Workspace scratch) = 0;
+  virtual Bytes matmul_scaled_scratch(const ScaledMatrix& a, const ScaledMatrix& b,
+                                      const Matrix& c) const = 0;
 
   // --- embedding -------------------------------------------------------------------------------
   /// out[t] = table[ids[t] - first] for the ids that the table holds; the other rows of out are

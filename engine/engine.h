@@ -48,6 +48,7 @@ struct EngineOptions {
   scheduler::LivenessLimits liveness;  ///< of that policy
   int64_t vocab_tile = 4096;
   int64_t block_piece = model::kBlockPiece;  ///< as model::Network
+  bool fp8_forward = false;                  ///< as model::Network
   bool pin_memory = true;
   /// Of the device that computes; empty: the CPU.
   std::function<std::unique_ptr<device::Device>()> make_device;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/log.h"
 
 namespace headrace::engine {
@@ -36,6 +37,15 @@ Bytes gpu_headroom(Bytes memory) {
   // For what the CUDA driver and cuBLASLt take while they run: kernels that are loaded, local
   // memory, the rounding of allocations.
   return std::max(kMiB * 512, Bytes(memory.count() / 50));
+}
+
+void check_fp8(const Settings& settings, const device::GpuFound& gpu) {
+  if (settings.fp8_forward && !gpu.has_fp8) {
+    throw InputError(
+        fmt::format("headrace.lossy_fp8_forward: {} has no products in fp8, which begin with "
+                    "compute capability 8.9 (Ada, Hopper, Blackwell); leave the key out",
+                    gpu.description));
+  }
 }
 
 void use_gpu(EngineOptions& options, const device::GpuFound& gpu, const device::GpuOptions& how) {

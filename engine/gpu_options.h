@@ -21,6 +21,9 @@ std::optional<device::GpuFound> find_gpu_for(const Settings& settings);
 std::optional<int> memory_node_for(const std::optional<int>& gpu_node, const MemoryRequest& request,
                                    const std::vector<tiers::NumaNode>& nodes);
 
+/// InputError where the settings ask for products that the GPU does not have.
+void check_fp8(const Settings& settings, const device::GpuFound& gpu);
+
 /// Of a GPU's memory, what is left to CUDA itself where no budget is given.
 Bytes gpu_headroom(Bytes memory);
 

@@ -34,7 +34,8 @@ WorkEstimate estimate_work(const model::Network& network, const WorkRates& rates
 std::unique_ptr<model::Network> make_network(const model::ModelConfig& config,
                                              const EngineOptions& options, device::Device& device) {
   return std::make_unique<model::Network>(config, options.dtype, options.shape, device,
-                                          options.vocab_tile, options.block_piece);
+                                          options.vocab_tile, options.block_piece,
+                                          options.fp8_forward);
 }
 
 MemoryPlan plan_memory(const model::Network& network, const EngineOptions& options) {

@@ -86,6 +86,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.policy = policy_name(settings.policy);
   options.liveness = settings.liveness;
   options.vocab_tile = settings.vocab_tile;
+  options.fp8_forward = settings.fp8_forward;
   options.pin_memory = settings.offload.pin_memory;
   options.nvme_paths = settings.offload.nvme_paths;
   options.nvme_weights = nvme_weights(options.nvme_paths);
@@ -112,6 +113,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.memory.nvme_budget = options.nvme_budget;
   options.memory.nvme_path = disk;
   if (gpu) {
+    check_fp8(settings, *gpu);
     use_gpu(options, *gpu, {.tf32 = settings.tf32});
   }
   use_hardware(known_hardware(settings, gpu ? gpu->name : ""), settings, options);

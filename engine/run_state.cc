@@ -132,6 +132,9 @@ std::map<std::string, std::string> numeric_settings(const TrainJob& job, const S
   texts.add("gradient_clipping", settings.gradient_clipping);
   texts.add("skip_nonfinite_steps", settings.skip_nonfinite_steps);
   texts.add("headrace.vocab_tile", settings.vocab_tile);
+  if (settings.fp8_forward) {  // none before there was such a setting
+    texts.add("headrace.lossy_fp8_forward", true);
+  }
   add_optimizer(texts, settings);
   add_scheduler(texts, settings.scheduler);
   add_loss_scale(texts, settings.loss_scale);

@@ -1,9 +1,13 @@
 #include "model/network.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "model/network_block.h"
 #include "model/network_block_tiles.h"
 #include "model/network_head.h"
@@ -18,15 +22,41 @@ using device::Kernels;
 using device::Stream;
 using device::Workspace;
 
+namespace {
+
+void check_fp8_sizes(const ModelConfig& config, const BatchShape& shape) {
+  struct Size {
+    const char* name;
+    int64_t value;
+    const char* remedy;
+  };
+  constexpr const char* kOfModel = "leave the key out for this model";
+  for (const auto& [name, value, remedy] :
+       {Size{"hidden_size", config.hidden_size, kOfModel},
+        Size{"intermediate_size", config.intermediate_size, kOfModel},
+        Size{"head_dim", config.head_dim, kOfModel},
+        Size{"the number of tokens of a micro-batch", shape.tokens(),
+             "choose another --seq-len or --micro-batch, or leave the key out"}}) {
+    if (value % device::kScaledUnit != 0) {
+      throw InputError(fmt::format(
+          "headrace.lossy_fp8_forward: products in fp8 take multiples of {}, but {} is {}; {}",
+          device::kScaledUnit, name, value, remedy));
+    }
+  }
+}
+
+}  // namespace
+
 struct Network::State {
   State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
-        device::Device& compute_device, int64_t vocab_tile, int64_t block_piece);
+        device::Device& compute_device, int64_t vocab_tile, int64_t block_piece,
+        bool computes_in_fp8);
 
   /// The workspace that `operation` (called with NetworkOps) takes.
   template <class Operation>
   Bytes plan(const Operation& operation) {
     WorkspaceStack stack;
-    NetworkOps ops(device.kernels(), dtype, nullptr, stack);
+    NetworkOps ops(device.kernels(), dtype, fp8_forward, nullptr, stack);
     operation(ops);
     return stack.peak();
   }
@@ -36,7 +66,7 @@ struct Network::State {
     HR_CHECK(workspace.size >= needed, "a workspace of {} bytes, but {} are needed", workspace.size,
              needed);
     WorkspaceStack stack(workspace);
-    NetworkOps ops(device.kernels(), dtype, &stream, stack);
+    NetworkOps ops(device.kernels(), dtype, fp8_forward, &stream, stack);
     operation(ops);
   }
   static void check(const SavedValues& saved) {
@@ -51,6 +81,7 @@ struct Network::State {
   ModelConfig config;
   DType dtype;
   BatchShape shape;
+  bool fp8_forward;
   device::Device& device;
   NetworkBlock block;
   NetworkBlockTiles block_tiles;
@@ -64,10 +95,12 @@ struct Network::State {
 };
 
 Network::State::State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
-                      device::Device& compute_device, int64_t vocab_tile, int64_t block_piece)
+                      device::Device& compute_device, int64_t vocab_tile, int64_t block_piece,
+                      bool computes_in_fp8)
     : config(model_config),
       dtype(element_type),
       shape(batch_shape),
+      fp8_forward(computes_in_fp8),
       device(compute_device),
       block(config, shape, dtype),
       block_tiles(config, shape, dtype, block_piece),
@@ -118,12 +151,17 @@ void Network::State::upload_rope_table() {
 }
 
 Network::Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
-                 int64_t vocab_tile, int64_t block_piece) {
+                 int64_t vocab_tile, int64_t block_piece, bool fp8_forward) {
   HR_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
            "a network cannot compute in {}", to_string(dtype));
   HR_CHECK(shape.batch > 0, "the batch has {} sequences", shape.batch);
   check_sequence_length(config, shape.seq);
-  state_ = std::make_unique<State>(config, dtype, shape, device, vocab_tile, block_piece);
+  if (fp8_forward) {
+    HR_CHECK(dtype != DType::f32, "products of f32 in e4m3");
+    check_fp8_sizes(config, shape);
+  }
+  state_ =
+      std::make_unique<State>(config, dtype, shape, device, vocab_tile, block_piece, fp8_forward);
 }
 
 Network::~Network() = default;

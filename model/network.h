@@ -31,8 +31,11 @@ class Network {
  public:
   /// `vocab_tile`: columns of the logits computed at a time; bounds the head's workspace.
   /// `block_piece`: columns of a cut block's inner matrices computed at a time.
+  /// `fp8_forward`: linear layers of the blocks compute their outputs, also again, from operands
+  /// rounded to e4m3 (bf16 and f16 only); gradients are those of the layers as they are. InputError
+  /// where a size of the model or the batch is none that such products take.
   Network(const ModelConfig& config, DType dtype, BatchShape shape, device::Device& device,
-          int64_t vocab_tile = 4096, int64_t block_piece = kBlockPiece);
+          int64_t vocab_tile = 4096, int64_t block_piece = kBlockPiece, bool fp8_forward = false);
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
   ~Network();

@@ -54,7 +54,7 @@ NetworkAttention::Values NetworkAttention::take(WorkspaceStack& memory) const {
 }
 
 void NetworkAttention::forward(NetworkOps& ops, const float* cos_sin, const Weights& weights,
-                               const Matrix& x, const Values& values) const {
+                               const LinearInput& x, const Values& values) const {
   ops.linear(x, weights.packed, weights.q, values.q_raw);
   ops.linear(x, weights.packed, weights.k, values.k_raw);
   ops.linear(x, weights.packed, weights.v, values.v);

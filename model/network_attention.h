@@ -36,8 +36,8 @@ class NetworkAttention {
 
   Values take(WorkspaceStack& memory) const;
   /// Fills `values` from the normed input x. cos_sin: rope table on the device.
-  void forward(NetworkOps& ops, const float* cos_sin, const Weights& weights,
-               const device::Matrix& x, const Values& values) const;
+  void forward(NetworkOps& ops, const float* cos_sin, const Weights& weights, const LinearInput& x,
+               const Values& values) const;
   /// From the gradient of values.out; q and k are overwritten. Takes memory that the caller's scope
   /// gives back. dq_norm and dk_norm are overwritten, with ModelConfig::qk_norm only.
   Gradients backward(NetworkOps& ops, const float* cos_sin, const Weights& weights,

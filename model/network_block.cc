@@ -53,10 +53,19 @@ Bytes NetworkBlock::saved_bytes(Recompute level) const {
   return memory.peak();
 }
 
+void NetworkBlock::attention_forward(NetworkOps& ops, const float* cos_sin,
+                                     const PackedVector& weights, const Matrix& x,
+                                     const NetworkAttention::Values& attention) const {
+  const WorkspaceStack::Scope scope(ops.memory());
+  attention_.forward(ops, cos_sin, attention_weights(weights), ops.linear_input(x), attention);
+}
+
 void NetworkBlock::gate_and_up(NetworkOps& ops, const PackedVector& weights, const Matrix& x,
                                const Mlp& mlp) const {
-  ops.linear(x, weights, layout_.gate, mlp.gate);
-  ops.linear(x, weights, layout_.up, mlp.up);
+  const WorkspaceStack::Scope scope(ops.memory());
+  const LinearInput input = ops.linear_input(x);
+  ops.linear(input, weights, layout_.gate, mlp.gate);
+  ops.linear(input, weights, layout_.up, mlp.up);
 }
 
 void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* packed_weights,
@@ -82,7 +91,7 @@ void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* pa
       h = take_matrix(saved_memory, dtype_, tokens, config_.hidden_size);
     }
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-    attention_.forward(ops, cos_sin, attention_weights(weights), x, attention);
+    attention_forward(ops, cos_sin, weights, x, attention);
     ops.linear(attention.out, weights, layout_.o, x);
     add(input, h);
   }
@@ -119,7 +128,7 @@ void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* p
   const NetworkAttention::Values attention = attention_.take(attention_memory);
   if (!has_attention) {
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-    attention_.forward(ops, cos_sin, attention_weights(weights), x, attention);
+    attention_forward(ops, cos_sin, weights, x, attention);
   }
   {
     const WorkspaceStack::Scope mlp_scope(ops.memory());

@@ -39,6 +39,8 @@ class NetworkBlock {
   Mlp take_mlp(WorkspaceStack& memory) const;
   WorkspaceStack open(SavedValues saved) const;
   NetworkAttention::Weights attention_weights(const PackedVector& weights) const;
+  void attention_forward(NetworkOps& ops, const float* cos_sin, const PackedVector& weights,
+                         const device::Matrix& x, const NetworkAttention::Values& attention) const;
   void gate_and_up(NetworkOps& ops, const PackedVector& weights, const device::Matrix& x,
                    const Mlp& mlp) const;
   void norm(NetworkOps& ops, const device::Matrix& x, const void* weight, const device::Matrix& y,

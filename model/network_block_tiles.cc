@@ -123,7 +123,7 @@ void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin,
   const PackedVector weights(tile.weights, dtype_);
   check_range(tile.range, config_.kv_heads, pieces_.kv_heads);
   const AttentionTileLayout layout(config_, tile.range);
-  const Matrix x = normed(ops, in, norms.at(attention_norms_.input_norm));
+  const LinearInput x = ops.linear_input(normed(ops, in, norms.at(attention_norms_.input_norm)));
   for_pieces(tile.range, pieces_.kv_heads, false,
              [&](const TileRange& piece, const TileRange& within) {
                const WorkspaceStack::Scope piece_scope(ops.memory());
@@ -132,8 +132,8 @@ void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin,
                attention.forward(ops, cos_sin, attention_weights(norms, weights, layout, within), x,
                                  values);
                const TileRange q = q_rows(config_, within);
-               ops.matmul(values.out, false, weights.weight(layout.o.columns(q.first, q.count)),
-                          true, sum_of(sum), piece.first > 0);
+               ops.linear_part(values.out, weights, layout.o.columns(q.first, q.count), sum_of(sum),
+                               piece.first > 0);
              });
   if (tile.range.end() == config_.kv_heads) {
     add_sum(ops, sum, attention_norms_.o_bias ? norms.at(*attention_norms_.o_bias) : nullptr,
@@ -144,7 +144,8 @@ void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin,
 /// Up to the input of down_proj; takes memory of the caller's scope.
 NetworkBlockTiles::Mlp NetworkBlockTiles::mlp_piece(NetworkOps& ops, const PackedVector& weights,
                                                     const MlpTileLayout& layout,
-                                                    const TileRange& piece, const Matrix& x) const {
+                                                    const TileRange& piece,
+                                                    const LinearInput& x) const {
   const Matrix gate = ops.take_matrix(shape_.tokens(), piece.count);
   const Matrix up = ops.take_matrix(shape_.tokens(), piece.count);
   const Matrix activated = ops.take_matrix(shape_.tokens(), piece.count);
@@ -163,15 +164,14 @@ void NetworkBlockTiles::mlp_forward(NetworkOps& ops, const Tile& tile, const voi
   const PackedVector weights(tile.weights, dtype_);
   check_range(tile.range, config_.intermediate_size, pieces_.mlp_rows);
   const MlpTileLayout layout(config_, tile.range);
-  const Matrix x = normed(ops, in, norms.at(mlp_norms_.norm));
-  for_pieces(tile.range, pieces_.mlp_rows, false,
-             [&](const TileRange& piece, const TileRange& within) {
-               const WorkspaceStack::Scope piece_scope(ops.memory());
-               const Mlp mlp = mlp_piece(ops, weights, layout, within, x);
-               ops.matmul(mlp.activated, false,
-                          weights.weight(layout.down.columns(within.first, within.count)), true,
-                          sum_of(sum), piece.first > 0);
-             });
+  const LinearInput x = ops.linear_input(normed(ops, in, norms.at(mlp_norms_.norm)));
+  for_pieces(
+      tile.range, pieces_.mlp_rows, false, [&](const TileRange& piece, const TileRange& within) {
+        const WorkspaceStack::Scope piece_scope(ops.memory());
+        const Mlp mlp = mlp_piece(ops, weights, layout, within, x);
+        ops.linear_part(mlp.activated, weights, layout.down.columns(within.first, within.count),
+                        sum_of(sum), piece.first > 0);
+      });
   if (tile.range.end() == config_.intermediate_size) {
     add_sum(ops, sum, mlp_norms_.down_bias ? norms.at(*mlp_norms_.down_bias) : nullptr, hidden(in),
             hidden(out));
@@ -188,10 +188,11 @@ void NetworkBlockTiles::mlp_backward(NetworkOps& ops, const Tile& tile, const vo
   const MlpTileLayout layout(config_, tile.range);
   const Matrix dx = sum_of(sum);
   const Matrix x = normed(ops, in, norms.at(mlp_norms_.norm));
+  const LinearInput input = ops.linear_input(x);
   for_pieces(tile.range, pieces_.mlp_rows, true,
              [&](const TileRange& piece, const TileRange& within) {
                const WorkspaceStack::Scope piece_scope(ops.memory());
-               const Mlp mlp = mlp_piece(ops, weights, layout, within, x);
+               const Mlp mlp = mlp_piece(ops, weights, layout, within, input);
                const LinearLayout gate_rows = layout.gate.rows(within.first, within.count);
                const LinearLayout up_rows = layout.up.rows(within.first, within.count);
                const LinearLayout down = layout.down.columns(within.first, within.count);
@@ -223,6 +224,7 @@ void NetworkBlockTiles::attention_backward(NetworkOps& ops, const float* cos_sin
   const AttentionTileLayout layout(config_, tile.range);
   const Matrix dx = sum_of(sum);
   const Matrix x = normed(ops, in, norms.at(attention_norms_.input_norm));
+  const LinearInput input = ops.linear_input(x);
   for_pieces(
       tile.range, pieces_.kv_heads, true, [&](const TileRange& piece, const TileRange& within) {
         const WorkspaceStack::Scope piece_scope(ops.memory());
@@ -232,7 +234,7 @@ void NetworkBlockTiles::attention_backward(NetworkOps& ops, const float* cos_sin
         const TileRange q = q_rows(config_, within);
         const LinearLayout o = layout.o.columns(q.first, q.count);
         const NetworkAttention::Values values = attention.take(ops.memory());
-        attention.forward(ops, cos_sin, parts, x, values);
+        attention.forward(ops, cos_sin, parts, input, values);
         ops.linear_weight_gradient(hidden(dout), values.out, o, dweights);
         const Matrix dattended = ops.take_matrix(shape_.tokens(), q.count);
         ops.linear_input_gradient(hidden(dout), weights, o, dattended, false);

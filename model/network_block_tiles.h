@@ -60,7 +60,7 @@ class NetworkBlockTiles {
   int64_t norm_sums() const;
   device::Matrix normed(NetworkOps& ops, const void* in, const void* weight) const;
   Mlp mlp_piece(NetworkOps& ops, const PackedVector& weights, const MlpTileLayout& layout,
-                const TileRange& piece, const device::Matrix& x) const;
+                const TileRange& piece, const LinearInput& x) const;
   NetworkAttention::Weights attention_weights(const PackedVector& norms,
                                               const PackedVector& weights,
                                               const AttentionTileLayout& layout,

@@ -4,6 +4,7 @@ namespace headrace::model {
 
 using device::Kernels;
 using device::Matrix;
+using device::ScaledMatrix;
 using device::Stream;
 using device::Workspace;
 
@@ -24,17 +25,60 @@ void NetworkOps::matmul(const Matrix& a, bool transpose_a, const Matrix& b, bool
   });
 }
 
-void NetworkOps::linear(const Matrix& x, const PackedVector& weights, const LinearLayout& layer,
-                        const Matrix& out) {
-  const Matrix weight = weights.weight(layer);
-  if (!layer.bias) {
-    matmul(x, false, weight, true, out, false);
+ScaledMatrix NetworkOps::round(const Matrix& matrix) {
+  ScaledMatrix rounded;
+  rounded.codes = memory_.take(bytes_for(Elements(matrix.rows) * matrix.columns, DType::u8));
+  rounded.scale = take_floats(1);
+  rounded.rows = matrix.rows;
+  rounded.columns = matrix.columns;
+  post_with_scratch(device::kQuantizeScratch,
+                    [&](Kernels& kernels, Stream& stream, Workspace scratch) {
+                      kernels.quantize(stream, matrix, rounded, scratch);
+                    });
+  return rounded;
+}
+
+LinearInput NetworkOps::linear_input(const Matrix& x) {
+  return {x, fp8_forward_ ? round(x) : ScaledMatrix()};
+}
+
+void NetworkOps::multiply(const LinearInput& x, const Matrix& weight, const void* bias,
+                          const Matrix& out, bool accumulate) {
+  if (fp8_forward_) {
+    const WorkspaceStack::Scope scope(memory_);
+    const ScaledMatrix rounded = round(weight);
+    post_with_scratch(kernels_.matmul_scaled_scratch(x.rounded, rounded, out),
+                      [&](Kernels& kernels, Stream& stream, Workspace scratch) {
+                        kernels.matmul_scaled(stream, x.rounded, rounded, bias, out, accumulate,
+                                              scratch);
+                      });
     return;
   }
-  const Bytes scratch_size = kernels_.matmul_scratch(x, false, weight, true, out);
-  post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
-    kernels.matmul_bias(stream, x, false, weight, true, weights.at(*layer.bias), out, scratch);
-  });
+  if (bias == nullptr) {
+    matmul(x.x, false, weight, true, out, accumulate);
+    return;
+  }
+  post_with_scratch(kernels_.matmul_scratch(x.x, false, weight, true, out),
+                    [&](Kernels& kernels, Stream& stream, Workspace scratch) {
+                      kernels.matmul_bias(stream, x.x, false, weight, true, bias, out, scratch);
+                    });
+}
+
+void NetworkOps::linear(const LinearInput& x, const PackedVector& weights,
+                        const LinearLayout& layer, const Matrix& out) {
+  multiply(x, weights.weight(layer), layer.bias ? weights.at(*layer.bias) : nullptr, out, false);
+}
+
+void NetworkOps::linear(const Matrix& x, const PackedVector& weights, const LinearLayout& layer,
+                        const Matrix& out) {
+  const WorkspaceStack::Scope scope(memory_);
+  linear(linear_input(x), weights, layer, out);
+}
+
+void NetworkOps::linear_part(const Matrix& x, const PackedVector& weights,
+                             const LinearLayout& layer, const Matrix& sum, bool accumulate) {
+  const WorkspaceStack::Scope scope(memory_);
+  multiply(linear_input(x), weights.weight(layer), nullptr, sum, accumulate);
 }
 
 void NetworkOps::linear_input_gradient(const Matrix& dout, const PackedVector& weights,

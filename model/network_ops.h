@@ -15,13 +15,25 @@ namespace headrace::model {
 device::Matrix take_matrix(WorkspaceStack& memory, DType dtype, int64_t rows, int64_t columns);
 float* take_floats(WorkspaceStack& memory, int64_t count);
 
+/// What linear layers read: x, and the same rounded to e4m3 where they compute in that.
+struct LinearInput {
+  device::Matrix x;
+  device::ScaledMatrix rounded = {};
+};
+
 /// The network's view of the device's kernels: one dtype, one stream, scratch from one stack.
 /// Without a stream it plans: memory is counted, nothing is posted. Stream and stack must outlive
 /// it.
 class NetworkOps {
  public:
-  NetworkOps(device::Kernels& kernels, DType dtype, device::Stream* stream, WorkspaceStack& memory)
-      : kernels_(kernels), dtype_(dtype), stream_(stream), memory_(memory) {}
+  /// `fp8_forward`: linear() computes in e4m3.
+  NetworkOps(device::Kernels& kernels, DType dtype, bool fp8_forward, device::Stream* stream,
+             WorkspaceStack& memory)
+      : kernels_(kernels),
+        dtype_(dtype),
+        fp8_forward_(fp8_forward),
+        stream_(stream),
+        memory_(memory) {}
 
   DType dtype() const { return dtype_; }
   WorkspaceStack& memory() { return memory_; }
@@ -54,9 +66,17 @@ class NetworkOps {
   void matmul(const device::Matrix& a, bool transpose_a, const device::Matrix& b, bool transpose_b,
               const device::Matrix& c, bool accumulate);
 
+  /// For several layers that read x: it is rounded once. Takes memory of the caller's scope.
+  LinearInput linear_input(const device::Matrix& x);
   /// out = x weight^T + bias
+  void linear(const LinearInput& x, const PackedVector& weights, const LinearLayout& layer,
+              const device::Matrix& out);
+  /// Of the only layer that reads x.
   void linear(const device::Matrix& x, const PackedVector& weights, const LinearLayout& layer,
               const device::Matrix& out);
+  /// sum (+)= x weight^T in fp32, for a layer whose inputs come in parts.
+  void linear_part(const device::Matrix& x, const PackedVector& weights, const LinearLayout& layer,
+                   const device::Matrix& sum, bool accumulate);
   /// dx (+)= dout weight
   void linear_input_gradient(const device::Matrix& dout, const PackedVector& weights,
                              const LinearLayout& layer, const device::Matrix& dx, bool accumulate);
@@ -76,8 +96,14 @@ class NetworkOps {
   }
 
  private:
+  /// In e4m3, in memory of the caller's scope.
+  device::ScaledMatrix round(const device::Matrix& matrix);
+  void multiply(const LinearInput& x, const device::Matrix& weight, const void* bias,
+                const device::Matrix& out, bool accumulate);
+
   device::Kernels& kernels_;
   DType dtype_;
+  bool fp8_forward_;
   device::Stream* stream_;
   WorkspaceStack& memory_;
 };

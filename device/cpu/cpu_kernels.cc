@@ -34,6 +34,32 @@ Bytes CpuKernels::matmul_scratch(const Matrix& a, bool transpose_a, const Matrix
   return matmul_.scratch(a, transpose_a, b, transpose_b, c);
 }
 
+void CpuKernels::quantize(Stream& stream, const Matrix& source, const ScaledMatrix& target,
+                          Workspace scratch) {
+  check_quantize(source, target);
+  check_scratch(scratch, kQuantizeScratch);
+  stream.run_on_host([=] { cpu::quantize(source, target, scratch); });
+}
+
+void CpuKernels::matmul_scaled(Stream& stream, const ScaledMatrix& a, const ScaledMatrix& b,
+                               const void* bias, const Matrix& c, bool accumulate,
+                               Workspace scratch) {
+  check_matmul_scaled(a, b, bias, c, accumulate);
+  check_scratch(scratch, matmul_scaled_scratch(a, b, c));
+  stream.run_on_host([=, this] {
+    matmul_.run(codes_of(a), false, codes_of(b), true, c, accumulate, scratch, *a.scale * *b.scale);
+  });
+  if (bias != nullptr) {
+    add_bias(stream, c, bias);
+  }
+}
+
+Bytes CpuKernels::matmul_scaled_scratch(const ScaledMatrix& a, const ScaledMatrix& b,
+                                        const Matrix& c) const {
+  check_matmul_scaled_shapes(a, b, c);
+  return matmul_.scratch(codes_of(a), false, codes_of(b), true, c);
+}
+
 void CpuKernels::embedding_forward(Stream& stream, const Matrix& table, TableRange range,
                                    const int32_t* ids, const Matrix& out) {
   check_embedding_forward(table, range, ids, out);

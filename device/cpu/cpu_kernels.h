@@ -20,6 +20,12 @@ class CpuKernels : public Kernels {
                    bool transpose_b, const void* bias, const Matrix& c, Workspace scratch) override;
   Bytes matmul_scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                        const Matrix& c) const override;
+  void quantize(Stream& stream, const Matrix& source, const ScaledMatrix& target,
+                Workspace scratch) override;
+  void matmul_scaled(Stream& stream, const ScaledMatrix& a, const ScaledMatrix& b, const void* bias,
+                     const Matrix& c, bool accumulate, Workspace scratch) override;
+  Bytes matmul_scaled_scratch(const ScaledMatrix& a, const ScaledMatrix& b,
+                              const Matrix& c) const override;
 
   void embedding_forward(Stream& stream, const Matrix& table, TableRange range, const int32_t* ids,
                          const Matrix& out) override;

@@ -191,7 +191,7 @@ Bytes CpuMatmul::scratch(const Matrix& a, bool transpose_a, const Matrix&, bool 
 }
 
 void CpuMatmul::run(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
-                    const Matrix& c, bool accumulate, Workspace scratch) const {
+                    const Matrix& c, bool accumulate, Workspace scratch, float scale) const {
   if (is_empty(a, c)) {
     return clear(c, accumulate);
   }
@@ -217,7 +217,7 @@ void CpuMatmul::run(const Matrix& a, bool transpose_a, const Matrix& b, bool tra
     }
     const StridedRows layout{c.dtype, plan.rows.length(row), plan.columns.length(column), c.stride};
     const int64_t first = plan.rows.begin(row) * c.stride + plan.columns.begin(column);
-    store_tile(c_tile, plan.columns.padded(column), 1.0F, accumulate,
+    store_tile(c_tile, plan.columns.padded(column), scale, accumulate,
                static_cast<std::byte*>(c.data) + first * size_of(c.dtype).count(), layout);
   });
 }

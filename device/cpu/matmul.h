@@ -20,9 +20,10 @@ class CpuMatmul {
   CpuMatmul(TileProductCache& products, bool use_bf16_instructions)
       : products_(products), use_bf16_instructions_(use_bf16_instructions) {}
 
-  /// Arguments as of Kernels::matmul, checked by the caller (kernel_checks.h).
+  /// Arguments as of Kernels::matmul, checked by the caller (kernel_checks.h); a and b may also be
+  /// u8, codes in e4m3. The product is multiplied by `scale` before it is added and rounded.
   void run(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b, const Matrix& c,
-           bool accumulate, Workspace scratch) const;
+           bool accumulate, Workspace scratch, float scale = 1) const;
   /// Exactly what run() needs; depends on shapes and dtypes only.
   Bytes scratch(const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
                 const Matrix& c) const;

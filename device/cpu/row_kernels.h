@@ -39,6 +39,9 @@ void add_bias(const Matrix& x, const void* bias);
 void bias_gradient(const Matrix& dy, void* dbias);
 void cast(const void* source, DType source_dtype, void* target, DType target_dtype, Elements count);
 
+/// Codes and scale; scratch: kQuantizeScratch.
+void quantize(const Matrix& source, const ScaledMatrix& target, Workspace scratch);
+
 void cross_entropy_start(const CrossEntropyState& state, int64_t tokens);
 /// Tokens with an ignored label are skipped: their state stays as started.
 void cross_entropy_tile(const Matrix& logits, int64_t first, const int32_t* labels,

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "device/kernels/e4m3.inl.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/tile_convert.cc"
@@ -23,8 +24,12 @@ using Words = hn::Rebind<uint32_t, Float>;
 constexpr bool kHasF16 = (HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86) || HWY_ARCH_ARM_A64;
 
 using headrace::to_float;
+using kernels::E4m3;
 inline float to_float(float value) {
   return value;
+}
+inline float to_float(E4m3 value) {
+  return kernels::to_f32(value);
 }
 inline void round_to(float value, float* target) {
   *target = value;
@@ -68,8 +73,9 @@ HWY_INLINE void store_vector(hn::Vec<Float> values, F16* target) {
   hn::StoreU(hn::DemoteTo(halves, values), halves, reinterpret_cast<hwy::float16_t*>(target));
 }
 
+// Of e4m3 the compiler makes what it can: on the CPU it is for checks.
 template <class T>
-constexpr bool kIsVectorized = kHasF16 || !std::is_same_v<T, F16>;
+constexpr bool kIsVectorized = (kHasF16 || !std::is_same_v<T, F16>)&&!std::is_same_v<T, E4m3>;
 
 template <class T>
 void load_rows(const void* source, const StridedRows& layout, float scale, float* tile,
@@ -123,6 +129,8 @@ void load_rows_of(const void* source, const StridedRows& layout, float scale, fl
       return load_rows<float>(source, layout, scale, tile, tile_columns);
     case DType::bf16:
       return load_rows<Bf16>(source, layout, scale, tile, tile_columns);
+    case DType::u8:
+      return load_rows<E4m3>(source, layout, scale, tile, tile_columns);
     default:
       return load_rows<F16>(source, layout, scale, tile, tile_columns);
   }
@@ -186,7 +194,9 @@ void clear_border(T* tile, int64_t rows, int64_t columns, int64_t tile_rows, int
 
 void load_tile(const void* source, const StridedRows& layout, float scale, float* tile,
                int64_t tile_rows, int64_t tile_columns) {
-  check_dtype(layout.dtype);
+  if (layout.dtype != DType::u8) {
+    check_dtype(layout.dtype);
+  }
   HWY_DYNAMIC_DISPATCH(load_rows_of)(source, layout, scale, tile, tile_columns);
   clear_border(tile, layout.rows, layout.columns, tile_rows, tile_columns);
 }

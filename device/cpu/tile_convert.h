@@ -14,8 +14,8 @@ struct StridedRows {
   int64_t stride = 0;
 };
 
-/// tile[r][c] = source[r][c] * scale in fp32, for f32, bf16 and f16; the rest of the dense
-/// [tile_rows, tile_columns] tile is zero.
+/// tile[r][c] = source[r][c] * scale in fp32, for f32, bf16, f16 and u8, which are codes in e4m3;
+/// the rest of the dense [tile_rows, tile_columns] tile is zero.
 void load_tile(const void* source, const StridedRows& layout, float scale, float* tile,
                int64_t tile_rows, int64_t tile_columns);
 

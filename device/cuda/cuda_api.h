@@ -49,7 +49,7 @@ struct LtProduct {
   int64_t a_rows = 0, a_columns = 0, lda = 0;
   int64_t b_rows = 0, b_columns = 0, ldb = 0;
   int64_t c_rows = 0, c_columns = 0, ldc = 0;
-  DType ab_type = DType::f32;
+  DType ab_type = DType::f32;  ///< u8: codes in e4m3, which have a scale each
   DType c_type = DType::f32;
   bool allow_tf32 = false;  ///< fp32 operands may be rounded to tf32
   bool has_bias = false;    ///< a vector [c_rows] of c's type is added to every column of d
@@ -58,6 +58,17 @@ struct LtProduct {
   size_t workspace = 0;  ///< most bytes the algorithm may use
 
   bool operator==(const LtProduct&) const = default;
+};
+
+/// Device memory of one product.
+struct LtOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;
+  const float* a_scale = nullptr;  ///< what op(a) is multiplied by; null unless ab_type is u8
+  const float* b_scale = nullptr;
+  void* workspace = nullptr;
 };
 
 /// A cublasLtMatmulAlgo_t.
@@ -105,15 +116,14 @@ class CudaApi {
   /// only; kLtNoneFound if there is none.
   virtual Status lt_choose(const LtProduct& product, LtAlgorithm* algorithm) = 0;
   virtual Status lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
-                             const void* a, const void* b, float beta, void* c, const void* bias,
-                             void* workspace, StreamHandle stream) = 0;
+                             float beta, const LtOperands& operands, StreamHandle stream) = 0;
 
   /// "cudaErrorInvalidValue (invalid argument)"; valid for the life of the object.
   virtual const char* describe(Status status) = 0;
 };
 
 /// Version of CudaApi and of launch.h: binary and library must agree.
-inline constexpr uint32_t kCudaApiVersion = 2;
+inline constexpr uint32_t kCudaApiVersion = 3;
 /// What libheadrace_cuda.so exports, extern "C": the API if `version` is its own, else null. The
 /// caller owns it; the library is not to be unloaded.
 using CudaEntry = CudaApi*(uint32_t version);

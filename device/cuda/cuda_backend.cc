@@ -69,6 +69,11 @@ std::string describe(const GpuFacts& facts) {
                      version(facts.driver_version));
 }
 
+/// Ada is the first.
+bool has_fp8(const GpuFacts& facts) {
+  return facts.major * 10 + facts.minor >= 89;
+}
+
 /// Runs a kernel: the library may hold none for this GPU, which nothing before a launch tells.
 void try_kernel(CudaDevice& device) {
   constexpr Elements kCount{64};
@@ -109,6 +114,7 @@ GpuSearch find_gpu(const std::shared_ptr<CudaApi>& api) {
     found.description = describe(device->facts());
     found.memory = Bytes(device->facts().memory);
     found.free_memory = device->free_memory();
+    found.has_fp8 = has_fp8(device->facts());
     found.make_device = [api](const GpuOptions& options) {
       return std::make_unique<CudaDevice>(api, 0, options);
     };

@@ -24,12 +24,21 @@ uint32_t alignment_of(const void* address) {
   return static_cast<uint32_t>(bits & ~(bits - 1));
 }
 
+bool is_scaled(const LtProduct& product) {
+  return product.ab_type == DType::u8;
+}
+
 std::string describe(const LtProduct& p) {
-  return fmt::format("{}{} [{}, {}] ld {} times {}{} [{}, {}] ld {} into {} [{}, {}] ld {}{}",
-                     to_string(p.ab_type), p.transpose_a ? "^T" : "", p.a_rows, p.a_columns, p.lda,
-                     to_string(p.ab_type), p.transpose_b ? "^T" : "", p.b_rows, p.b_columns, p.ldb,
-                     to_string(p.c_type), p.c_rows, p.c_columns, p.ldc,
-                     p.has_bias ? " with a bias" : "");
+  const std::string_view type = is_scaled(p) ? "e4m3" : to_string(p.ab_type);
+  return fmt::format("{}{} [{}, {}] ld {} times {}{} [{}, {}] ld {} into {} [{}, {}] ld {}{}", type,
+                     p.transpose_a ? "^T" : "", p.a_rows, p.a_columns, p.lda, type,
+                     p.transpose_b ? "^T" : "", p.b_rows, p.b_columns, p.ldb, to_string(p.c_type),
+                     p.c_rows, p.c_columns, p.ldc, p.has_bias ? " with a bias" : "");
+}
+
+size_t workspace_of(const Matrix& c) {
+  const int64_t partials = c.rows * c.columns * int64_t{sizeof(float)} * kPartialResults;
+  return static_cast<size_t>(std::clamp(partials, kLeastWorkspace, kMostWorkspace));
 }
 
 void post_plain(const Gpu& gpu, Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
@@ -82,9 +91,8 @@ LtProduct lt_product(const Matrix& a, bool transpose_a, const Matrix& b, bool tr
 }
 
 Bytes CudaMatmul::scratch(const Matrix& c) {
-  const int64_t partials = c.rows * c.columns * int64_t{sizeof(float)} * kPartialResults;
   // Room to begin at what cuBLASLt wants of its workspace.
-  return Bytes(std::clamp(partials, kLeastWorkspace, kMostWorkspace) + kWorkspaceAlignment);
+  return Bytes(static_cast<int64_t>(workspace_of(c)) + kWorkspaceAlignment);
 }
 
 CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
@@ -100,7 +108,14 @@ CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
   choice.is_found = status.is_ok();
   const bool is_refused = status.library == Status::Library::cublas_lt &&
                           (status.code == kLtNoneFound || status.code == kLtNotSupported);
-  if (is_refused && !product.has_bias) {  // with a bias there is another way
+  // With a bias there is another way.
+  const bool is_last = is_refused && !product.has_bias;
+  if (is_last && is_scaled(product)) {
+    throw CudaError(fmt::format(
+        "cuBLASLt has no algorithm for {} on {} ({}); leave headrace.lossy_fp8_forward out",
+        describe(product), gpu_.describe(), gpu_.api.describe(status)));
+  }
+  if (is_last) {
     log_message_once(LogLevel::warning, "cublaslt-none " + describe(product),
                      fmt::format("cuBLASLt has no algorithm for {} on {} ({}): a plain kernel "
                                  "computes it, many times slower",
@@ -113,30 +128,60 @@ CudaMatmul::Choice CudaMatmul::choose(const LtProduct& product) {
   return choice;
 }
 
-bool CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
-                      bool transpose_b, const Matrix& c, bool accumulate, const void* bias,
-                      Workspace scratch) {
-  const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
-  const int64_t skipped = align_up(address, kWorkspaceAlignment) - address;
-  const auto workspace = static_cast<size_t>(CudaMatmul::scratch(c).count() - kWorkspaceAlignment);
-  LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace, allow_tf32_);
+CudaMatmul::Choice CudaMatmul::choose_with_bias(LtProduct& product, const void* bias) {
   product.has_bias = bias != nullptr && alignment_of(bias) == 16;
   Choice choice = choose(product);
   if (!choice.is_found && product.has_bias) {
     product.has_bias = false;
     choice = choose(product);
   }
+  return choice;
+}
+
+void CudaMatmul::multiply(Stream& stream, const LtProduct& product, const LtAlgorithm& algorithm,
+                          bool accumulate, LtOperands operands, Workspace scratch) {
+  const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
+  operands.workspace = scratch.data + (align_up(address, kWorkspaceAlignment) - address);
+  cuda_stream(stream).post(
+      [this, product, algorithm, beta = accumulate ? 1.0F : 0.0F, operands](StreamHandle handle) {
+        gpu_.check(gpu_.api.lt_multiply(product, algorithm, 1.0F, beta, operands, handle),
+                   [&] { return "cublasLtMatmul of " + describe(product); });
+      });
+}
+
+bool CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
+                      bool transpose_b, const Matrix& c, bool accumulate, const void* bias,
+                      Workspace scratch) {
+  LtProduct product = lt_product(a, transpose_a, b, transpose_b, c, workspace_of(c), allow_tf32_);
+  const Choice choice = choose_with_bias(product, bias);
   if (!choice.is_found) {
     post_plain(gpu_, stream, a, transpose_a, b, transpose_b, c, accumulate);
     return false;
   }
-  cuda_stream(stream).post([this, product, algorithm = choice.algorithm, first = b.data,
-                            second = a.data, out = c.data, beta = accumulate ? 1.0F : 0.0F, bias,
-                            work = scratch.data + skipped](StreamHandle handle) {
-    gpu_.check(gpu_.api.lt_multiply(product, algorithm, 1.0F, first, second, beta, out, bias, work,
-                                    handle),
-               [&] { return "cublasLtMatmul of " + describe(product); });
-  });
+  LtOperands operands;
+  operands.a = b.data;
+  operands.b = a.data;
+  operands.c = c.data;
+  operands.bias = bias;
+  multiply(stream, product, choice.algorithm, accumulate, operands, scratch);
+  return product.has_bias;
+}
+
+// c^T = b a^T of column-major matrices is a product of a transposed and a plain one in memory: the
+// only layout that the fp8 instructions of Ada and Hopper take.
+bool CudaMatmul::post_scaled(Stream& stream, const ScaledMatrix& a, const ScaledMatrix& b,
+                             const void* bias, const Matrix& c, bool accumulate,
+                             Workspace scratch) {
+  LtProduct product = lt_product(codes_of(a), false, codes_of(b), true, c, workspace_of(c), false);
+  const Choice choice = choose_with_bias(product, bias);
+  LtOperands operands;
+  operands.a = b.codes;
+  operands.b = a.codes;
+  operands.c = c.data;
+  operands.bias = bias;
+  operands.a_scale = b.scale;
+  operands.b_scale = a.scale;
+  multiply(stream, product, choice.algorithm, accumulate, operands, scratch);
   return product.has_bias;
 }
 

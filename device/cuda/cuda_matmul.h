@@ -21,6 +21,10 @@ class CudaMatmul {
   bool post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
             const Matrix& c, bool accumulate, const void* bias, Workspace scratch);
   static Bytes scratch(const Matrix& c);
+  /// The same of Kernels::matmul_scaled. CudaError where cuBLASLt has no algorithm: nothing else
+  /// would be as fast as 16 bits.
+  bool post_scaled(Stream& stream, const ScaledMatrix& a, const ScaledMatrix& b, const void* bias,
+                   const Matrix& c, bool accumulate, Workspace scratch);
 
  private:
   struct Choice {
@@ -28,7 +32,11 @@ class CudaMatmul {
     LtAlgorithm algorithm;
   };
 
+  /// Without a bias where there is an algorithm for that alone, which changes the product.
+  Choice choose_with_bias(LtProduct& product, const void* bias);
   Choice choose(const LtProduct& product);
+  void multiply(Stream& stream, const LtProduct& product, const LtAlgorithm& algorithm,
+                bool accumulate, LtOperands operands, Workspace scratch);
 
   const Gpu& gpu_;
   bool allow_tf32_;

@@ -29,6 +29,8 @@ enum class KernelId : uint8_t {
   cross_entropy_gradient,
   optimizer_update,
   gradient_statistics,
+  largest_magnitude,
+  quantize,
   matmul,
   attention_forward,
   attention_delta,
@@ -155,6 +157,19 @@ struct StatisticsArguments {
   const void* gradient = nullptr;
   double* sums = nullptr;
   int64_t count = 0;
+};
+
+/// Rounding of a matrix to e4m3 in two launches with the same arguments: maxima of parts, then
+/// codes and scale. Rows are whole units and begin at multiples of 16 bytes. grid: x blocks; kLanes
+/// threads.
+struct QuantizeArguments {
+  static constexpr int64_t kUnit = 16;  ///< elements that a thread takes at a time
+  static constexpr int64_t kLanes = 256;
+  const void* source = nullptr;
+  void* codes = nullptr;    ///< dense
+  float* maxima = nullptr;  ///< [blocks]
+  float* scale = nullptr;
+  int64_t stride = 0, rows = 0, columns = 0, blocks = 0;
 };
 
 /// Products that cuBLASLt has no algorithm for: c = op(a) op(b) + (accumulate ? c : 0), row-major,

@@ -329,8 +329,28 @@ void Resolver::resolve_compute() {
     note(LogLevel::info, "headrace.tf32: has no effect, {}",
          settings.dtype != DType::f32 ? "the training is not in fp32" : "there is no GPU");
   }
+  resolve_fp8(wants_device);
   note_idle_ratio(wants_device);
   note_idle_limits();
+}
+
+void Resolver::resolve_fp8(bool wants_device) {
+  Settings& settings = result_.settings;
+  settings.fp8_forward = config_.headrace().lossy_fp8_forward();
+  if (!settings.fp8_forward) {
+    return;
+  }
+  const std::string key = "headrace.lossy_fp8_forward";
+  if (settings.dtype == DType::f32) {
+    problems_.add("{}: needs bf16 or fp16 training; in fp32 only headrace.tf32 rounds products",
+                  key);
+  }
+  if (!wants_device || !context_.has_gpu) {
+    note(LogLevel::warning,
+         "{}: the CPU computes what a GPU would, but slower than without this key; it is meant for "
+         "checks",
+         key);
+  }
 }
 
 void Resolver::note_idle_ratio(bool wants_device) {

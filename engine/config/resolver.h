@@ -53,6 +53,7 @@ class Resolver {
   void resolve_keeping();
   void resolve_reports();  // resolve_reports.cc
   void resolve_compute();
+  void resolve_fp8(bool wants_device);
   void note_idle_ratio(bool wants_device);
   void note_idle_limits();
 

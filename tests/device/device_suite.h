@@ -30,6 +30,9 @@ struct DeviceFactory {
   /// Products have the same bits for addresses that differ by multiples of this many bytes; above
   /// 1 for equal strides only.
   int64_t product_alignment = 1;
+  bool has_fp8 = true;
+  /// Largest error of adding a term to a sum in fp8 products, of the sum of all magnitudes.
+  double fp8_sum_error = 0x1p-24;
 
   friend std::ostream& operator<<(std::ostream& out, const DeviceFactory& factory) {
     return out << factory.name;
@@ -45,7 +48,9 @@ inline std::vector<DeviceFactory> all_devices() {
                                         {"fake_cuda", make_fake_cuda_device}};
   if (const GpuSearch search = headrace::test::find_gpu_for_tests(); search.gpu) {
     const auto make = [found = *search.gpu] { return found.make_device({}); };
-    devices.push_back({"gpu", make, 16});
+    // Tensor cores keep some 14 bits of a sum of fp8 products (DeepSeek-AI 2024, "DeepSeek-V3
+    // Technical Report", 3.3.2); cuBLASLt adds some of these sums to fp32 every 128 terms.
+    devices.push_back({"gpu", make, 16, search.gpu->has_fp8, 0x1p-17});
   }
   return devices;
 }

@@ -43,7 +43,7 @@ auto with_network(const CurveSettings& settings, const engine::EngineOptions& op
   const model::CheckpointReader reader(settings.model_folder);
   const auto device = options.make_device ? options.make_device() : device::make_cpu_device();
   return use(model::Network(reader.config(), options.dtype, options.shape, *device,
-                            options.vocab_tile, options.block_piece));
+                            options.vocab_tile, options.block_piece, options.fp8_forward));
 }
 
 }  // namespace

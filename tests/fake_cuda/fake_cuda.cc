@@ -159,7 +159,8 @@ Status FakeCuda::device_facts(int device, cuda::GpuFacts* facts) {
   *facts = {};
   std::strncpy(facts->name, "Fake GPU", sizeof(facts->name) - 1);
   std::strncpy(facts->pci_address, "0000:0f:00.0", sizeof(facts->pci_address) - 1);
-  facts->major = 9;
+  facts->major = options_.compute_capability / 10;
+  facts->minor = options_.compute_capability % 10;
   facts->shared_bytes = options_.shared_bytes;
   facts->memory = options_.memory;
   facts->driver_version = 13000;

@@ -24,6 +24,7 @@ class FakeCuda : public cuda::CudaApi {
     int devices = 1;
     int64_t memory = int64_t{1} << 30;
     int64_t shared_bytes = int64_t{227} << 10;
+    int compute_capability = 90;
     bool can_register = true;    ///< else cudaHostRegister is refused
     bool has_algorithms = true;  ///< of cuBLASLt
     bool has_bias = true;        ///< cuBLASLt has algorithms that add one
@@ -73,8 +74,8 @@ class FakeCuda : public cuda::CudaApi {
                       cuda::StreamHandle stream) override;
   cuda::Status lt_choose(const cuda::LtProduct& product, cuda::LtAlgorithm* algorithm) override;
   cuda::Status lt_multiply(const cuda::LtProduct& product, const cuda::LtAlgorithm& algorithm,
-                           float alpha, const void* a, const void* b, float beta, void* c,
-                           const void* bias, void* workspace, cuda::StreamHandle stream) override;
+                           float alpha, float beta, const cuda::LtOperands& operands,
+                           cuda::StreamHandle stream) override;
   const char* describe(cuda::Status status) override;
 
  private:
@@ -92,6 +93,7 @@ class FakeCuda : public cuda::CudaApi {
   std::shared_ptr<Event> find(cuda::EventHandle event) const;
   Place place_of(const void* address, size_t size) const;
   bool is_on_device(const void* address, size_t size) const;
+  bool are_there(const cuda::LtProduct& product, const cuda::LtOperands& operands) const;
   /// Calls work() with the device's memory accessible.
   template <class Work>
   void use_memory(const Work& work);
@@ -119,7 +121,7 @@ bool run_kernel(const cuda::Launch& launch, const void* arguments);
 /// Bytes of the argument structure of a launch, 0 where there is no such kernel.
 size_t argument_bytes(const cuda::Launch& launch);
 /// The column-major product, on the calling thread.
-void multiply(const cuda::LtProduct& product, float alpha, const void* a, const void* b, float beta,
-              void* c, const void* bias);
+void multiply(const cuda::LtProduct& product, float alpha, float beta,
+              const cuda::LtOperands& operands);
 
 }  // namespace headrace::device::testing

@@ -46,10 +46,25 @@ bool dispatch(const Launch& launch, const Run& run) {
          cuda::dispatch_optimizer(launch, run) || cuda::dispatch_tiles(launch, run);
 }
 
+/// By the definition of the format, not by the arithmetic of the kernels.
+float read_e4m3(uint8_t code) {
+  const int exponent = (code >> 3U) & 15;
+  const int mantissa = code & 7;
+  if (exponent == 15 && mantissa == 7) {
+    return NAN;
+  }
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (code & 0x80U) != 0 ? -magnitude : magnitude;
+}
+
 float read(DType dtype, const void* data, int64_t index) {
   switch (dtype) {
     case DType::f32:
       return static_cast<const float*>(data)[index];
+    case DType::u8:
+      return read_e4m3(static_cast<const uint8_t*>(data)[index]);
     case DType::bf16:
       return kernels::to_f32(static_cast<const Bf16*>(data)[index]);
     default:
@@ -125,25 +140,26 @@ size_t argument_bytes(const Launch& launch) {
   return size;
 }
 
-void multiply(const cuda::LtProduct& p, float alpha, const void* a, const void* b, float beta,
-              void* c, const void* bias) {
+void multiply(const cuda::LtProduct& p, float alpha, float beta, const cuda::LtOperands& operands) {
   // Element (r, c) of a column-major matrix is at c * ld + r.
   const int64_t inner = p.transpose_a ? p.a_rows : p.a_columns;
-  std::vector<float> left =
-      gather(p.ab_type, a, p.c_rows, p.transpose_a ? p.lda : 1, inner, p.transpose_a ? 1 : p.lda);
-  std::vector<float> right = gather(p.ab_type, b, p.c_columns, p.transpose_b ? 1 : p.ldb, inner,
-                                    p.transpose_b ? p.ldb : 1);
+  std::vector<float> left = gather(p.ab_type, operands.a, p.c_rows, p.transpose_a ? p.lda : 1,
+                                   inner, p.transpose_a ? 1 : p.lda);
+  std::vector<float> right = gather(p.ab_type, operands.b, p.c_columns, p.transpose_b ? 1 : p.ldb,
+                                    inner, p.transpose_b ? p.ldb : 1);
   if (p.allow_tf32) {
     round_to_tf32(left);
     round_to_tf32(right);
   }
+  const float scale = operands.a_scale == nullptr ? 1.0F : *operands.a_scale * *operands.b_scale;
+  void* const c = operands.c;
   for (int64_t column = 0; column < p.c_columns; ++column) {
     for (int64_t row = 0; row < p.c_rows; ++row) {
       const float sum = dot(left.data() + row * inner, right.data() + column * inner, inner);
       const int64_t at = column * p.ldc + row;
       // With beta 0 cuBLASLt does not read c.
-      const float value = alpha * sum + (beta == 0 ? 0.0F : beta * read(p.c_type, c, at));
-      write(p.c_type, c, at, bias == nullptr ? value : value + read(p.c_type, bias, row));
+      const float value = alpha * scale * sum + (beta == 0 ? 0.0F : beta * read(p.c_type, c, at));
+      write(p.c_type, c, at, p.has_bias ? value + read(p.c_type, operands.bias, row) : value);
     }
   }
 }

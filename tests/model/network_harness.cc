@@ -73,7 +73,8 @@ NetworkHarness::NetworkHarness(const ModelConfig& config, DType dtype, BatchShap
     : options_(options),
       dtype_(dtype),
       device_(device::make_cpu_device()),
-      network_(config, dtype, shape, *device_, options.vocab_tile, options.block_piece),
+      network_(config, dtype, shape, *device_, options.vocab_tile, options.block_piece,
+               options.fp8_forward),
       stream_(device_->create_stream("test")),
       modules_(tiled_module_specs(
           config, options.tile_rows > 0 ? options.tile_rows : config.vocab_size, options.cut)),

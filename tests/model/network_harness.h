@@ -48,6 +48,7 @@ class NetworkHarness {
     Recompute recompute = Recompute::block;
     BlockCut cut = {};
     int64_t block_piece = kBlockPiece;
+    bool fp8_forward = false;
   };
   NetworkHarness(const ModelConfig& config, DType dtype, BatchShape shape)
       : NetworkHarness(config, dtype, shape, Options{}) {}

@@ -35,6 +35,8 @@ cudaDataType_t data_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
+    case DType::u8:
+      return CUDA_R_8F_E4M3;
     default:
       return CUDA_R_32F;
   }
@@ -43,8 +45,8 @@ cudaDataType_t data_type(DType dtype) {
 /// A product as cuBLASLt describes it. Nothing in it is allocated.
 class LtDescription {
  public:
-  /// `bias`: where the product has one.
-  LtDescription(const LtProduct& product, const void* bias) {
+  /// Of the operands, the bias and the scales count, where the product has them.
+  LtDescription(const LtProduct& product, const LtOperands& operands) {
     const cublasComputeType_t compute =
         product.allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     keep(cublasLtMatmulDescInit(&operation_, compute, CUDA_R_32F));
@@ -52,7 +54,12 @@ class LtDescription {
     set(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (product.has_bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    }
+    if (product.ab_type == DType::u8) {
+      // CUBLASLT_MATMUL_DESC_FAST_ACCUM stays off: sums go to fp32 in between.
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_scale);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_scale);
     }
     layout(a_, product.ab_type, product.a_rows, product.a_columns, product.lda);
     layout(b_, product.ab_type, product.b_rows, product.b_columns, product.ldb);
@@ -180,8 +187,7 @@ class RuntimeApi final : public CudaApi {
 
   Status lt_choose(const LtProduct& product, LtAlgorithm* algorithm) override;
   Status lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
-                     const void* a, const void* b, float beta, void* c, const void* bias,
-                     void* workspace, StreamHandle stream) override;
+                     float beta, const LtOperands& operands, StreamHandle stream) override;
 
   const char* describe(Status status) override;
 
@@ -239,9 +245,12 @@ Status RuntimeApi::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
   if (const Status status = handle(&lt); !status.is_ok()) {
     return status;
   }
-  // What the algorithm is chosen for: any address of a bias on 16 bytes.
-  const auto* const some_bias = reinterpret_cast<const void*>(uintptr_t{16});
-  LtDescription description(product, some_bias);
+  // What the algorithm is chosen for: any address of a bias on 16 bytes, and scales, which are
+  // looked at for being there.
+  LtOperands some;
+  some.bias = reinterpret_cast<const void*>(uintptr_t{16});
+  some.a_scale = some.b_scale = reinterpret_cast<const float*>(uintptr_t{16});
+  LtDescription description(product, some);
   if (description.status() != CUBLAS_STATUS_SUCCESS) {
     return status_of(description.status());
   }
@@ -266,20 +275,20 @@ Status RuntimeApi::lt_choose(const LtProduct& product, LtAlgorithm* algorithm) {
 }
 
 Status RuntimeApi::lt_multiply(const LtProduct& product, const LtAlgorithm& algorithm, float alpha,
-                               const void* a, const void* b, float beta, void* c, const void* bias,
-                               void* workspace, StreamHandle stream) {
+                               float beta, const LtOperands& operands, StreamHandle stream) {
   cublasLtHandle_t lt = nullptr;
   if (const Status status = handle(&lt); !status.is_ok()) {
     return status;
   }
-  LtDescription description(product, bias);
+  LtDescription description(product, operands);
   if (description.status() != CUBLAS_STATUS_SUCCESS) {
     return status_of(description.status());
   }
   const auto chosen = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm);
-  return status_of(cublasLtMatmul(lt, description.operation(), &alpha, a, description.a(), b,
-                                  description.b(), &beta, c, description.c(), c, description.c(),
-                                  &chosen, workspace, product.workspace, stream));
+  return status_of(cublasLtMatmul(lt, description.operation(), &alpha, operands.a, description.a(),
+                                  operands.b, description.b(), &beta, operands.c, description.c(),
+                                  operands.c, description.c(), &chosen, operands.workspace,
+                                  product.workspace, stream));
 }
 
 const char* RuntimeApi::describe(Status status) {

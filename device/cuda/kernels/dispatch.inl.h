@@ -4,6 +4,7 @@
 #include "device/cuda/kernels/elementwise_grid.inl.h"
 #include "device/cuda/kernels/matmul_grid.inl.h"
 #include "device/cuda/kernels/optimizer_grid.inl.h"
+#include "device/cuda/kernels/quantize_grid.inl.h"
 #include "device/cuda/kernels/row_grid.inl.h"
 
 /// From the names of a launch to the kernel: run.template operator()<Kernel>() of the kernel it
@@ -65,6 +66,10 @@ bool dispatch_elementwise(const Launch& launch, const Run& run) {
       return dispatch_type<SwigluForward>(launch.dtype, run);
     case KernelId::swiglu_backward:
       return dispatch_type<SwigluBackward>(launch.dtype, run);
+    case KernelId::largest_magnitude:
+      return dispatch_type<LargestMagnitude>(launch.dtype, run);
+    case KernelId::quantize:
+      return dispatch_type<Quantize>(launch.dtype, run);
     default:
       return false;
   }

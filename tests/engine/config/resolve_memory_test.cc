@@ -273,6 +273,43 @@ TEST(ResolveCompute, Tf32IsForFp32OnAGpu) {
               has_no_effect);
 }
 
+TEST(ResolveCompute, Fp8IsFor16BitsAndOnTheCpuForChecks) {
+  ResolveContext gpu;
+  gpu.has_gpu = true;
+  EXPECT_FALSE(settings_of("", gpu).fp8_forward);
+  const std::string wanted = R"("headrace": {"lossy_fp8_forward": true})";
+  const std::string bf16 = wanted + R"(, "bf16": {"enabled": true})";
+  const auto is_slow = Contains(HasSubstr("headrace.lossy_fp8_forward: the CPU computes"));
+  const Resolution used = resolve_text(file_with(bf16), gpu);
+  EXPECT_TRUE(used.settings.fp8_forward);
+  EXPECT_THAT(texts(used), Not(is_slow));
+  EXPECT_THAT(texts(resolve_text(file_with(bf16), {})), is_slow);
+  EXPECT_THAT(problem_of(file_with(wanted), gpu),
+              HasSubstr("headrace.lossy_fp8_forward: needs bf16 or fp16 training"));
+}
+
+TEST(ResolveCompute, AGpuWithoutFp8IsRefused) {
+  ResolveContext context;
+  context.has_gpu = true;
+  context.device_memory = kGiB;
+  Settings settings =
+      settings_of(R"("bf16": {"enabled": true}, "headrace": {"lossy_fp8_forward": true})", context);
+  device::GpuFound found;
+  found.description = "NVIDIA A100, compute capability 8.0";
+  found.make_device = [](const device::GpuOptions&) { return device::make_cpu_device(); };
+  settings.gpu = {found, ""};
+  try {
+    make_engine_options(settings, 64);
+    ADD_FAILURE() << "accepted";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("headrace.lossy_fp8_forward"),
+                                    HasSubstr("A100, compute capability 8.0 has no products"),
+                                    HasSubstr("leave the key out")));
+  }
+  settings.gpu.gpu->has_fp8 = true;
+  EXPECT_TRUE(make_engine_options(settings, 64).fp8_forward);
+}
+
 /// A run computes on the GPU that the settings hold, in the way they say; nothing is searched
 /// again.
 TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
