@@ -132,6 +132,10 @@ std::map<std::string, std::string> numeric_settings(const TrainJob& job, const S
   texts.add("gradient_clipping", settings.gradient_clipping);
   texts.add("skip_nonfinite_steps", settings.skip_nonfinite_steps);
   texts.add("headrace.vocab_tile", settings.vocab_tile);
+  if (settings.document_end) {
+    texts.add("headrace.packing",
+              fmt::format("documents end with token {}", *settings.document_end));
+  }
   add_optimizer(texts, settings);
   add_scheduler(texts, settings.scheduler);
   add_loss_scale(texts, settings.loss_scale);

@@ -46,6 +46,11 @@ OperationBody StepBodies::training(const StepTrace& trace,
   HR_CHECK(static_cast<int64_t>(batches.size()) == numbers.micro_batches,
            "{} batches for {} micro-batches", batches.size(), numbers.micro_batches);
   numbers.losses.assign(batches.size(), 0.0);
+  documents_there_ = nullptr;
+  int64_t counted_in_step = 0;
+  for (const model::TokenBatch& batch : batches) {
+    counted_in_step += batch.counted_labels;
+  }
   // What an update that does not wait for the norm assumes: a finite gradient that is not clipped.
   const UpdateMode mode = trace.update_mode;
   HR_CHECK(mode != UpdateMode::during_backward ||
@@ -60,8 +65,8 @@ OperationBody StepBodies::training(const StepTrace& trace,
   if (on_device > 0) {
     device_updates_.start();
   }
-  return [this, &trace, &batches, &numbers, mode, assumed, on_device](uint32_t operation,
-                                                                      UseBytes uses) mutable {
+  return [this, &trace, &batches, &numbers, mode, assumed, on_device, counted_in_step](
+             uint32_t operation, UseBytes uses) mutable {
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
@@ -103,10 +108,12 @@ OperationBody StepBodies::training(const StepTrace& trace,
         break;
     }
     const auto m = static_cast<size_t>(step.micro_batch);
-    // Hugging Face's loss: the mean over counted labels, averaged over the micro-batches.
-    const auto counted = static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
-    const double scale =
-        numbers.loss_scale / (counted * static_cast<double>(numbers.micro_batches));
+    const auto micro_batches = static_cast<double>(numbers.micro_batches);
+    const double counted =
+        numbers.mean_over_step
+            ? static_cast<double>(std::max<int64_t>(counted_in_step, 1)) / micro_batches
+            : static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
+    const double scale = numbers.loss_scale / (counted * micro_batches);
     compute(step, uses, batches[m], static_cast<float>(scale), &numbers.losses[m]);
     if (gives_loss(step)) {
       stream_.run_on_host([loss = &numbers.losses[m], counted] { *loss /= counted; });
@@ -125,6 +132,7 @@ OperationBody StepBodies::redo(const StepTrace& trace, StepNumbers& numbers) {
 
 OperationBody StepBodies::evaluation(const StepTrace& trace, const model::TokenBatch& batch,
                                      double& loss_sum) {
+  documents_there_ = nullptr;
   return [this, &trace, &batch, &loss_sum](uint32_t operation, UseBytes uses) {
     compute(trace.operations[operation], uses, batch, 0.0F, &loss_sum);
   };

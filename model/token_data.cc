@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "model/token_data_shuffle.h"
 #include "model/token_data_source.h"
 
@@ -16,6 +17,7 @@ namespace headrace::model {
 namespace {
 
 constexpr int64_t kCheckAtStartTokens = int64_t{1} << 25;  // 64 MiB of uint16
+constexpr int64_t kDocumentEndTokens = int64_t{1} << 20;   // in which one is expected
 constexpr uint64_t kShuffleStream = uint64_t{0x5U} << 60;  // apart from other uses of the seed
 
 // How rows of tokens are cut into sequences.
@@ -70,6 +72,19 @@ int64_t validation_share(const std::string& path, int64_t sequences, double frac
   return std::clamp<int64_t>(share, 1, sequences - 1);
 }
 
+/// Most likely it is not the token that ends documents here.
+void warn_without_document_end(const std::string& path, const TokenFile& file,
+                               int32_t document_end) {
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(file.ids.count(), kDocumentEndTokens)));
+  file.ids.read(0, ids);
+  if (std::find(ids.begin(), ids.end(), document_end) == ids.end()) {
+    log_warning(
+        "{}: token {}, which ends a document, is not among the first {} tokens: there each "
+        "sequence is one document",
+        path, document_end, ids.size());
+  }
+}
+
 class FileTokenData : public TokenData {
  public:
   FileTokenData(TokenFile file, Cut cut, int64_t validation, const TokenDataOptions& options)
@@ -111,9 +126,21 @@ class FileTokenData : public TokenData {
       read_sequence(order(i), std::span(result.ids).subspan(at, seq),
                     std::span(result.labels).subspan(at, seq));
     }
+    if (options_.document_end) {
+      separate_documents(*options_.document_end, result);
+    }
     result.counted_labels = static_cast<int64_t>(result.labels.size()) -
                             std::count(result.labels.begin(), result.labels.end(), kIgnoredLabel);
     return result;
+  }
+
+  void separate_documents(int32_t document_end, TokenBatch& batch) const {
+    batch.documents = find_documents(batch.ids, options_.seq, document_end);
+    for (size_t t = 0; t < batch.ids.size(); ++t) {
+      if (batch.ids[t] == document_end) {
+        batch.labels[t] = kIgnoredLabel;
+      }
+    }
   }
 
   void read_sequence(int64_t sequence, std::span<int32_t> ids, std::span<int32_t> labels) const {
@@ -150,6 +177,9 @@ std::unique_ptr<TokenData> TokenData::open(const std::string& path,
     if (file.labels) {
       file.labels->check_all();
     }
+  }
+  if (options.document_end) {
+    warn_without_document_end(path, file, *options.document_end);
   }
   return std::make_unique<FileTokenData>(std::move(file), cut, validation, options);
 }
