@@ -72,6 +72,11 @@ int64_t validation_share(const std::string& path, int64_t sequences, double frac
   return std::clamp<int64_t>(share, 1, sequences - 1);
 }
 
+void count_labels(TokenBatch& batch) {
+  batch.counted_labels = static_cast<int64_t>(batch.labels.size()) -
+                         std::count(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
+}
+
 /// Most likely it is not the token that ends documents here.
 void warn_without_document_end(const std::string& path, const TokenFile& file,
                                int32_t document_end) {
@@ -126,21 +131,11 @@ class FileTokenData : public TokenData {
       read_sequence(order(i), std::span(result.ids).subspan(at, seq),
                     std::span(result.labels).subspan(at, seq));
     }
+    count_labels(result);
     if (options_.document_end) {
-      separate_documents(*options_.document_end, result);
+      separate_documents(options_.seq, *options_.document_end, result);
     }
-    result.counted_labels = static_cast<int64_t>(result.labels.size()) -
-                            std::count(result.labels.begin(), result.labels.end(), kIgnoredLabel);
     return result;
-  }
-
-  void separate_documents(int32_t document_end, TokenBatch& batch) const {
-    batch.documents = find_documents(batch.ids, options_.seq, document_end);
-    for (size_t t = 0; t < batch.ids.size(); ++t) {
-      if (batch.ids[t] == document_end) {
-        batch.labels[t] = kIgnoredLabel;
-      }
-    }
   }
 
   void read_sequence(int64_t sequence, std::span<int32_t> ids, std::span<int32_t> labels) const {
@@ -163,6 +158,16 @@ class FileTokenData : public TokenData {
 };
 
 }  // namespace
+
+void separate_documents(int64_t seq, int32_t document_end, TokenBatch& batch) {
+  batch.documents = find_documents(batch.ids, seq, document_end);
+  for (size_t t = 0; t < batch.ids.size(); ++t) {
+    if (batch.ids[t] == document_end) {
+      batch.labels[t] = kIgnoredLabel;
+    }
+  }
+  count_labels(batch);
+}
 
 std::unique_ptr<TokenData> TokenData::open(const std::string& path,
                                            const TokenDataOptions& options) {

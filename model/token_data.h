@@ -21,6 +21,10 @@ struct TokenBatch {
   DocumentBorders documents;   ///< with TokenDataOptions::document_end
 };
 
+/// Makes sequences of `seq` tokens packed ones: finds their documents and ignores the label of each
+/// token that ends one, which is the first token of the next.
+void separate_documents(int64_t seq, int32_t document_end, TokenBatch& batch);
+
 struct TokenDataOptions {
   int64_t seq = 512;
   int64_t vocab_size = 0;  ///< tokens outside are an InputError naming position and value
@@ -30,9 +34,7 @@ struct TokenDataOptions {
   bool byte_level = false;  ///< the model has a byte-level vocabulary: plain text is accepted
   std::string bin_dtype = "auto";  ///< "uint16", "uint32" or "auto" (by header or vocabulary size)
   bool shuffle = true;             ///< false: every epoch in file order
-  /// The token that ends a document, where a sequence is several documents that do not see each
-  /// other: its label, the first token of the next one, is then ignored.
-  std::optional<int32_t> document_end;
+  std::optional<int32_t> document_end;  ///< sequences are packed; see separate_documents()
 };
 
 /// Token sequences from a file, read with pread window by window so that a data set larger than

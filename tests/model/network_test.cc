@@ -3,93 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "model/checkpoint.h"
 #include "tests/model/network_cases.h"
 #include "tests/model/network_harness.h"
+#include "tests/model/network_parity.h"
 
 namespace headrace::model {
 namespace {
-
-/// Raw reading of one tensor of a safetensors file written by the golden script.
-class GoldenFile {
- public:
-  explicit GoldenFile(const std::string& path) : file_(path, std::ios::binary) {
-    uint64_t header_size = 0;
-    file_.read(reinterpret_cast<char*>(&header_size), sizeof header_size);
-    std::string text(header_size, ' ');
-    file_.read(text.data(), static_cast<std::streamsize>(header_size));
-    header_ = nlohmann::json::parse(text);
-    data_begin_ = sizeof header_size + header_size;
-  }
-
-  template <class T>
-  std::vector<T> read(const std::string& name) {
-    const auto offsets = header_.at(name).at("data_offsets").get<std::vector<uint64_t>>();
-    std::vector<T> values((offsets[1] - offsets[0]) / sizeof(T));
-    file_.seekg(static_cast<std::streamoff>(data_begin_ + offsets[0]));
-    file_.read(reinterpret_cast<char*>(values.data()),
-               static_cast<std::streamsize>(offsets[1] - offsets[0]));
-    return values;
-  }
-
- private:
-  std::ifstream file_;
-  nlohmann::json header_;
-  uint64_t data_begin_ = 0;
-};
-
-class NetworkParity : public testing::TestWithParam<const char*> {
- protected:
-  NetworkParity()
-      : folder_(std::string(HEADRACE_SOURCE_DIR "/tests/golden/data/parity/") + GetParam()),
-        reader_(folder_),
-        golden_(folder_ + "/gradients.safetensors"),
-        parity_(nlohmann::json::parse(std::ifstream(folder_ + "/parity.json"))) {}
-
-  std::unique_ptr<NetworkHarness> make_harness(DType dtype, NetworkHarness::Options options) {
-    const BatchShape shape{parity_["gradients"]["batch"], parity_["gradients"]["seq"]};
-    auto harness = std::make_unique<NetworkHarness>(reader_.config(), dtype, shape, options);
-    harness->set_weights([&](const ParameterSpec& parameter) {
-      std::vector<float> values(static_cast<size_t>(parameter.count.count()));
-      reader_.read_f32(parameter.name, Elements(0), values);
-      return values;
-    });
-    harness->set_batch(golden_.read<int32_t>("input_ids"), golden_.read<int32_t>("labels"));
-    return harness;
-  }
-
-  /// Expects the loss and every gradient within the tolerances of PyTorch's fp32 values.
-  void compare(DType dtype, const BlockCut& cut = {}) {
-    const double loss_tolerance = dtype == DType::f32 ? 1e-6 : dtype == DType::bf16 ? 3e-3 : 4e-4;
-    const double gradient_tolerance = dtype == DType::f32    ? 1e-5
-                                      : dtype == DType::bf16 ? 0.04
-                                                             : 0.005;
-    const auto harness =
-        make_harness(dtype, {.vocab_tile = 50, .cut = cut, .block_piece = kGoldenPiece});
-    NamedValues gradients;
-    const double loss = harness->loss_and_gradients(kUnscaled, gradients);
-    const double expected = parity_["gradients"]["loss_sum"];
-    EXPECT_NEAR(loss, expected, loss_tolerance * expected);
-    EXPECT_EQ(harness->loss(), loss);
-    for (const auto& [name, values] : gradients) {
-      const double error = dtype == DType::f32
-                               ? relative_error(values, golden_.read<float>("grad." + name))
-                               : relative_distance(values, golden_.read<float>("grad." + name));
-      EXPECT_LE(error, gradient_tolerance) << name;
-    }
-  }
-
-  static constexpr int64_t kGoldenPiece = 16;
-
-  std::string folder_;
-  CheckpointReader reader_;
-  GoldenFile golden_;
-  nlohmann::json parity_;
-};
 
 TEST_P(NetworkParity, LossAndGradientsInFp32) {
   compare(DType::f32);
