@@ -17,6 +17,21 @@ float gradient_scale(double loss_scale, double clip_divisor) {
   return static_cast<float>(1.0 / (loss_scale * clip_divisor));
 }
 
+/// By how many labels the losses of micro-batch m are divided: Hugging Face's loss is the mean over
+/// its counted ones, averaged over the micro-batches, or the mean over those of the step.
+double counted_labels(const StepNumbers& numbers, const std::vector<model::TokenBatch>& batches,
+                      size_t m) {
+  if (!numbers.mean_over_step) {
+    return static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
+  }
+  int64_t counted = 0;
+  for (const model::TokenBatch& batch : batches) {
+    counted += batch.counted_labels;
+  }
+  return static_cast<double>(std::max<int64_t>(counted, 1)) /
+         static_cast<double>(numbers.micro_batches);
+}
+
 /// Zeros behind the elements of a weights object, which may be written anew: what is stored depends
 /// on nothing but the numbers.
 void clear_padding(const ModelLayout& layout, const StepOperation& step,
@@ -47,10 +62,6 @@ OperationBody StepBodies::training(const StepTrace& trace,
            "{} batches for {} micro-batches", batches.size(), numbers.micro_batches);
   numbers.losses.assign(batches.size(), 0.0);
   documents_there_ = nullptr;
-  int64_t counted_in_step = 0;
-  for (const model::TokenBatch& batch : batches) {
-    counted_in_step += batch.counted_labels;
-  }
   // What an update that does not wait for the norm assumes: a finite gradient that is not clipped.
   const UpdateMode mode = trace.update_mode;
   HR_CHECK(mode != UpdateMode::during_backward ||
@@ -65,8 +76,8 @@ OperationBody StepBodies::training(const StepTrace& trace,
   if (on_device > 0) {
     device_updates_.start();
   }
-  return [this, &trace, &batches, &numbers, mode, assumed, on_device, counted_in_step](
-             uint32_t operation, UseBytes uses) mutable {
+  return [this, &trace, &batches, &numbers, mode, assumed, on_device](uint32_t operation,
+                                                                      UseBytes uses) mutable {
     const StepOperation& step = trace.operations[operation];
     switch (step.kind) {
       case StepKind::accumulate:
@@ -108,12 +119,9 @@ OperationBody StepBodies::training(const StepTrace& trace,
         break;
     }
     const auto m = static_cast<size_t>(step.micro_batch);
-    const auto micro_batches = static_cast<double>(numbers.micro_batches);
-    const double counted =
-        numbers.mean_over_step
-            ? static_cast<double>(std::max<int64_t>(counted_in_step, 1)) / micro_batches
-            : static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
-    const double scale = numbers.loss_scale / (counted * micro_batches);
+    const double counted = counted_labels(numbers, batches, m);
+    const double scale =
+        numbers.loss_scale / (counted * static_cast<double>(numbers.micro_batches));
     compute(step, uses, batches[m], static_cast<float>(scale), &numbers.losses[m]);
     if (gives_loss(step)) {
       stream_.run_on_host([loss = &numbers.losses[m], counted] { *loss /= counted; });
