@@ -173,7 +173,7 @@ void measure_rows(Bench& bench, double copy_rate) {
     kernels.rms_norm_backward(stream, y, x, weight.data, inv_rms, z, false, weight.data, scratch);
   });
   measure_kernel(bench, copy_rate, "rope", 2 * n, [&] {
-    kernels.rope(stream, x, s.hidden / s.head_dim, s.head_dim, s.tokens, angles, false);
+    kernels.rope(stream, x, s.hidden / s.head_dim, s.head_dim, s.tokens, nullptr, angles, false);
   });
   measure_kernel(bench, copy_rate, "bias gradient", n,
                  [&] { kernels.bias_gradient(stream, x, weight.data); });

@@ -89,7 +89,8 @@ void bench_bf16_way(benchmark::State& state, bool bf16_instructions) {
   report(state, p.flop, size);
 }
 
-/// Arguments: threads, batch, seq, query heads, key/value heads, head_dim.
+/// Arguments: threads, batch, seq, query heads, key/value heads, head_dim, documents that share
+/// each sequence.
 void bench_attention(benchmark::State& state, bool backward) {
   const auto device = make_cpu_device();
   const auto stream = device->create_stream("compute");
@@ -101,6 +102,17 @@ void bench_attention(benchmark::State& state, bool backward) {
   shape.q_stride = shape.out_stride = shape.q_heads * shape.head_dim;
   shape.k_stride = shape.v_stride = shape.kv_heads * shape.head_dim;
   const int64_t rows = shape.batch * shape.seq;
+  const int64_t length = shape.seq / state.range(6);
+  std::vector<int32_t> begins(static_cast<size_t>(rows));
+  std::vector<int32_t> ends(begins.size());
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t begin = row % shape.seq / length * length;
+    begins[static_cast<size_t>(row)] = static_cast<int32_t>(begin);
+    ends[static_cast<size_t>(row)] = static_cast<int32_t>(begin + length);
+  }
+  if (state.range(6) > 1) {
+    shape.documents = {begins.data(), ends.data()};
+  }
   std::vector<std::unique_ptr<Memory>> memory;
   const auto operand = [&](int64_t count, DType dtype = DType::bf16) {
     memory.push_back(random_values(*device, dtype, count));
@@ -130,9 +142,9 @@ void bench_attention(benchmark::State& state, bool backward) {
     }
     stream->synchronize();
   }
-  // Two products of the causal half forward, five backward.
+  // Two products of the causal half of each document forward, five backward.
   const double product = static_cast<double>(shape.batch * shape.q_heads * shape.head_dim) *
-                         static_cast<double>(shape.seq * shape.seq);
+                         static_cast<double>(shape.seq * length);
   report(state, product * (backward ? 5 : 2), size);
 }
 
@@ -147,7 +159,10 @@ void matmul_shapes(benchmark::internal::Benchmark* bench) {
 
 void attention_shapes(benchmark::internal::Benchmark* bench) {
   for (const int64_t threads : {1, 2}) {
-    bench->Args({threads, 1, 1024, 9, 3, 64})->Args({threads, 2, 2048, 8, 8, 128});
+    bench->Args({threads, 1, 1024, 9, 3, 64, 1})
+        ->Args({threads, 2, 2048, 8, 8, 128, 1})
+        ->Args({threads, 1, 4096, 8, 2, 64, 1})
+        ->Args({threads, 1, 4096, 8, 2, 64, 16});
   }
   bench->MeasureProcessCPUTime()->UseRealTime()->Unit(benchmark::kMillisecond);
 }

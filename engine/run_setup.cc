@@ -82,7 +82,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
                                   const std::optional<device::GpuFound>& gpu) {
   EngineOptions options;
   options.dtype = settings.dtype;
-  options.shape = {settings.batch.micro, seq};
+  options.shape = {settings.batch.micro, seq, settings.document_end.has_value()};
   options.policy = policy_name(settings.policy);
   options.liveness = settings.liveness;
   options.vocab_tile = settings.vocab_tile;

@@ -135,6 +135,10 @@ std::map<std::string, std::string> numeric_settings(const TrainJob& job, const S
   if (settings.fp8_forward) {  // none before there was such a setting
     texts.add("headrace.lossy_fp8_forward", true);
   }
+  if (settings.document_end) {
+    texts.add("headrace.packing",
+              fmt::format("documents end with token {}", *settings.document_end));
+  }
   add_optimizer(texts, settings);
   add_scheduler(texts, settings.scheduler);
   add_loss_scale(texts, settings.loss_scale);

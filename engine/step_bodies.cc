@@ -17,6 +17,21 @@ float gradient_scale(double loss_scale, double clip_divisor) {
   return static_cast<float>(1.0 / (loss_scale * clip_divisor));
 }
 
+/// By how many labels the losses of micro-batch m are divided: Hugging Face's loss is the mean over
+/// its counted ones, averaged over the micro-batches, or the mean over those of the step.
+double counted_labels(const StepNumbers& numbers, const std::vector<model::TokenBatch>& batches,
+                      size_t m) {
+  if (!numbers.mean_over_step) {
+    return static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
+  }
+  int64_t counted = 0;
+  for (const model::TokenBatch& batch : batches) {
+    counted += batch.counted_labels;
+  }
+  return static_cast<double>(std::max<int64_t>(counted, 1)) /
+         static_cast<double>(numbers.micro_batches);
+}
+
 /// Zeros behind the elements of a weights object, which may be written anew: what is stored depends
 /// on nothing but the numbers.
 void clear_padding(const ModelLayout& layout, const StepOperation& step,
@@ -46,6 +61,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
   HR_CHECK(static_cast<int64_t>(batches.size()) == numbers.micro_batches,
            "{} batches for {} micro-batches", batches.size(), numbers.micro_batches);
   numbers.losses.assign(batches.size(), 0.0);
+  documents_there_ = nullptr;
   // What an update that does not wait for the norm assumes: a finite gradient that is not clipped.
   const UpdateMode mode = trace.update_mode;
   HR_CHECK(mode != UpdateMode::during_backward ||
@@ -103,8 +119,7 @@ OperationBody StepBodies::training(const StepTrace& trace,
         break;
     }
     const auto m = static_cast<size_t>(step.micro_batch);
-    // Hugging Face's loss: the mean over counted labels, averaged over the micro-batches.
-    const auto counted = static_cast<double>(std::max<int64_t>(batches[m].counted_labels, 1));
+    const double counted = counted_labels(numbers, batches, m);
     const double scale =
         numbers.loss_scale / (counted * static_cast<double>(numbers.micro_batches));
     compute(step, uses, batches[m], static_cast<float>(scale), &numbers.losses[m]);
@@ -125,6 +140,7 @@ OperationBody StepBodies::redo(const StepTrace& trace, StepNumbers& numbers) {
 
 OperationBody StepBodies::evaluation(const StepTrace& trace, const model::TokenBatch& batch,
                                      double& loss_sum) {
+  documents_there_ = nullptr;
   return [this, &trace, &batch, &loss_sum](uint32_t operation, UseBytes uses) {
     compute(trace.operations[operation], uses, batch, 0.0F, &loss_sum);
   };

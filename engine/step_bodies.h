@@ -33,6 +33,10 @@ struct StepNumbers {
   double gradient_clipping = 0;  ///< global norm; 0: off
   bool check_finite = true;
   int64_t micro_batches = 1;
+  /// The loss is the mean over all counted labels of the step, as Hugging Face's with
+  /// num_items_in_batch; else the mean of the micro-batches' means, which is the same where all
+  /// have as many.
+  bool mean_over_step = false;
 
   // Known after finish_norm.
   double gradient_norm = 0;  ///< unscaled, before clipping
@@ -42,7 +46,7 @@ struct StepNumbers {
   bool host_updates_finite = true;    ///< all values that the CPU has updated
   bool device_updates_finite = true;  ///< and the device
   bool weights_finite() const { return host_updates_finite && device_updates_finite; }
-  std::vector<double> losses;  ///< mean per micro-batch
+  std::vector<double> losses;  ///< per micro-batch; their mean is the step's loss
 };
 
 /// What the operations of the native model do. Called by the executor: compute operations on the
@@ -69,6 +73,7 @@ class StepBodies {
 
  private:
   void upload_tokens(const model::TokenBatch& batch);
+  void set_documents(const model::TokenBatch& batch);
   void compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                float gradient_scale, double* loss_sum);
   void compute_tile(const StepOperation& step, UseBytes uses);
@@ -102,7 +107,8 @@ class StepBodies {
   ComputeScratch scratch_;
   DeviceUpdates device_updates_;
   GradientNorm norm_;
-  std::vector<float> measured_;  ///< one block, of the CPU worker
+  std::vector<float> measured_;               ///< one block, of the CPU worker
+  const int32_t* documents_there_ = nullptr;  ///< of this run's batches, which the network has
 };
 
 }  // namespace headrace::engine

@@ -22,11 +22,26 @@ void StepBodies::upload_tokens(const model::TokenBatch& batch) {
   stream_.copy_async(scratch_.tokens + size.count(), batch.labels.data(), size);
 }
 
+/// Packed batches take turns where micro-batches go through a layer one after the other.
+void StepBodies::set_documents(const model::TokenBatch& batch) {
+  const model::BatchShape shape = network_.shape();
+  const auto expected = static_cast<size_t>(shape.is_packed ? shape.tokens() : 0);
+  HR_CHECK(batch.documents.begins.size() == expected && batch.documents.ends.size() == expected,
+           "a batch with {} begins and {} ends of documents, where {} are expected",
+           batch.documents.begins.size(), batch.documents.ends.size(), expected);
+  const int32_t* const begins = batch.documents.begins.data();
+  if (shape.is_packed && begins != documents_there_) {
+    network_.set_documents(stream_, begins, batch.documents.ends.data());
+    documents_there_ = begins;
+  }
+}
+
 void StepBodies::compute(const StepOperation& step, UseBytes uses, const model::TokenBatch& batch,
                          float gradient_scale, double* loss_sum) {
   const auto* ids = reinterpret_cast<const int32_t*>(scratch_.tokens);
   const int32_t* labels = ids + network_.shape().tokens();
   const device::Workspace& workspace = scratch_.workspace;
+  set_documents(batch);
   const auto fetch_loss = [&] {
     stream_.copy_async(loss_sum, scratch_.loss_sum, Bytes(sizeof(double)));
   };

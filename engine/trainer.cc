@@ -133,6 +133,7 @@ class Training {
     options.validation_fraction = job_.validation_fraction;
     options.byte_level = model::is_byte_level(job_.model_folder);
     options.shuffle = job_.shuffle;
+    options.document_end = settings_.document_end;
     auto data = model::TokenData::open(job_.data_path, options);
     if (data->training_sequences() == 0) {
       throw InputError(
@@ -314,6 +315,7 @@ class Training {
     numbers.gradient_clipping = settings_.gradient_clipping;
     numbers.check_finite = settings_.skip_nonfinite_steps;
     numbers.micro_batches = settings_.batch.accumulation_steps;
+    numbers.mean_over_step = settings_.document_end.has_value();
 
     std::optional<TimelineRecorder> recorder = report_files_.record(step, begin);
     StepReport report;

@@ -247,6 +247,22 @@ std::optional<int64_t> read_window(const ConfigReader& reader, Family family, in
   return window;
 }
 
+/// One number or a list of them. What else may stand there is of no use, and no error: most of what
+/// is done with a model does not read it.
+std::vector<int64_t> read_end_tokens(const ConfigReader& reader) {
+  const json* const value = reader.find("eos_token_id");
+  if (value == nullptr) {
+    return {};
+  }
+  std::vector<int64_t> tokens;
+  for (const json& token : value->is_array() ? *value : json::array({*value})) {
+    if (token.is_number_integer()) {
+      tokens.push_back(token.get<int64_t>());
+    }
+  }
+  return tokens;
+}
+
 }  // namespace
 
 ModelConfig parse_model_config(const std::string& json_text, const std::string& origin) {
@@ -269,6 +285,7 @@ ModelConfig parse_model_config(const std::string& json_text, const std::string& 
   read_biases(reader, traits, origin, config);
   read_rope(reader, config);
   config.sliding_window = read_window(reader, traits.family, config.layers);
+  config.end_tokens = read_end_tokens(reader);
   return config;
 }
 

@@ -41,6 +41,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;                   ///< qwen3
   std::optional<int64_t> sliding_window;  ///< set only where the family applies it
+  /// eos_token_id, of which there may be several; no part of the shape.
+  std::vector<int64_t> end_tokens;
 };
 
 /// Reads config.json text; throws InputError naming the key (and `origin`, a path) for anything

@@ -76,7 +76,8 @@ struct Network::State {
   }
   void plan_block_tiles();
   void upload_rope_table();
-  const float* cos_sin() const { return reinterpret_cast<const float*>(rope_memory->data()); }
+  Bytes border_bytes() const { return bytes_for(Elements(shape.tokens()), DType::i32); }
+  Positions positions() const;
 
   ModelConfig config;
   DType dtype;
@@ -87,6 +88,7 @@ struct Network::State {
   NetworkBlockTiles block_tiles;
   NetworkHead head;
   std::unique_ptr<device::Memory> rope_memory;
+  std::unique_ptr<device::Memory> documents;  ///< begins, then ends; null: not packed
   Bytes block_forward_workspace;
   Bytes block_backward_workspace;
   Bytes block_tile_workspace;
@@ -108,10 +110,10 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
   for (const Recompute level : {Recompute::none, Recompute::mlp, Recompute::block}) {
     const SavedValues saved{level, nullptr};
     const auto forward = [&](NetworkOps& ops) {
-      block.forward(ops, nullptr, nullptr, nullptr, nullptr, saved);
+      block.forward(ops, {}, nullptr, nullptr, nullptr, saved);
     };
     const auto backward = [&](NetworkOps& ops) {
-      block.backward(ops, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, saved);
+      block.backward(ops, {}, nullptr, nullptr, nullptr, nullptr, nullptr, saved);
     };
     block_forward_workspace = std::max(block_forward_workspace, plan(forward));
     block_backward_workspace = std::max(block_backward_workspace, plan(backward));
@@ -125,6 +127,18 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
     head.finish(ops, whole, nullptr, nullptr, nullptr);
   });
   upload_rope_table();
+  if (shape.is_packed) {
+    documents = device.allocate(border_bytes() * 2);
+  }
+}
+
+Positions Network::State::positions() const {
+  Positions positions{reinterpret_cast<const float*>(rope_memory->data()), {}};
+  if (documents != nullptr) {
+    positions.documents.begins = reinterpret_cast<const int32_t*>(documents->data());
+    positions.documents.ends = positions.documents.begins + shape.tokens();
+  }
+  return positions;
 }
 
 /// Pieces share their memory, so that of a tile does not depend on its size.
@@ -132,11 +146,11 @@ void Network::State::plan_block_tiles() {
   const NetworkBlockTiles::Tile heads{{0, config.kv_heads}, nullptr, nullptr};
   const NetworkBlockTiles::Tile rows{{0, config.intermediate_size}, nullptr, nullptr};
   block_tile_workspace = plan([&](NetworkOps& ops) {
-    block_tiles.attention_forward(ops, nullptr, heads, nullptr, nullptr, nullptr);
+    block_tiles.attention_forward(ops, {}, heads, nullptr, nullptr, nullptr);
     block_tiles.mlp_forward(ops, rows, nullptr, nullptr, nullptr);
     block_tiles.mlp_backward(ops, rows, nullptr, nullptr, nullptr, nullptr);
     block_tiles.mlp_finish(ops, nullptr, nullptr, nullptr, nullptr, nullptr);
-    block_tiles.attention_backward(ops, nullptr, heads, nullptr, nullptr, nullptr, nullptr);
+    block_tiles.attention_backward(ops, {}, heads, nullptr, nullptr, nullptr, nullptr);
     block_tiles.attention_finish(ops, nullptr, nullptr, nullptr, nullptr, nullptr);
   });
 }
@@ -173,7 +187,16 @@ BatchShape Network::shape() const {
   return state_->shape;
 }
 Bytes Network::constant_bytes() const {
-  return state_->rope_memory->size();
+  return state_->rope_memory->size() +
+         (state_->documents == nullptr ? Bytes(0) : state_->documents->size());
+}
+
+void Network::set_documents(Stream& stream, const int32_t* begins, const int32_t* ends) {
+  HR_CHECK(state_->documents != nullptr, "documents for a shape that is not packed");
+  const Bytes size = state_->border_bytes();
+  std::byte* const target = state_->documents->data();
+  stream.copy_async(target, begins, size);
+  stream.copy_async(target + size.count(), ends, size);
 }
 Bytes Network::block_forward_workspace() const {
   return state_->block_forward_workspace;
@@ -228,7 +251,7 @@ void Network::block_forward(Stream& stream, const void* weights, const void* in,
                             SavedValues saved, Workspace workspace) {
   state_->check(saved);
   state_->run(stream, workspace, block_forward_workspace(), [&](NetworkOps& ops) {
-    state_->block.forward(ops, state_->cos_sin(), weights, in, out, saved);
+    state_->block.forward(ops, state_->positions(), weights, in, out, saved);
   });
 }
 
@@ -236,7 +259,7 @@ void Network::block_backward(Stream& stream, const void* weights, const void* in
                              void* din, void* dweights, SavedValues saved, Workspace workspace) {
   state_->check(saved);
   state_->run(stream, workspace, block_backward_workspace(), [&](NetworkOps& ops) {
-    state_->block.backward(ops, state_->cos_sin(), weights, in, dout, din, dweights, saved);
+    state_->block.backward(ops, state_->positions(), weights, in, dout, din, dweights, saved);
   });
 }
 
@@ -257,7 +280,7 @@ Bytes Network::block_tile_workspace() const {
 void Network::attention_tile_forward(Stream& stream, const BlockTile& tile, const void* in,
                                      float* sum, void* out, Workspace workspace) {
   state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
-    state_->block_tiles.attention_forward(ops, state_->cos_sin(), tile, in, sum, out);
+    state_->block_tiles.attention_forward(ops, state_->positions(), tile, in, sum, out);
   });
 }
 
@@ -285,7 +308,7 @@ void Network::attention_tile_backward(Stream& stream, const BlockTile& tile, con
                                       const void* dout, float* sum, void* dweights,
                                       Workspace workspace) {
   state_->run(stream, workspace, block_tile_workspace(), [&](NetworkOps& ops) {
-    state_->block_tiles.attention_backward(ops, state_->cos_sin(), tile, in, dout, sum, dweights);
+    state_->block_tiles.attention_backward(ops, state_->positions(), tile, in, dout, sum, dweights);
   });
 }
 

@@ -14,8 +14,9 @@ namespace headrace::model {
 
 /// Shape of one micro-batch.
 struct BatchShape {
-  int64_t batch = 0;  ///< sequences
-  int64_t seq = 0;    ///< tokens per sequence
+  int64_t batch = 0;       ///< sequences
+  int64_t seq = 0;         ///< tokens per sequence
+  bool is_packed = false;  ///< a sequence is several documents that do not see each other
   int64_t tokens() const { return batch * seq; }
 };
 
@@ -24,7 +25,8 @@ inline constexpr int64_t kBlockPiece = 512;
 
 /// Forward and backward of the network, module by module, on a device stream. Weights and weight
 /// gradients are packed vectors laid out by ModuleSpec, dtype T (f32, bf16 or f16); activations
-/// [tokens, hidden] of dtype T. It owns only the rope table (device memory, seq * head_dim fp32);
+/// [tokens, hidden] of dtype T. It owns only constants: the rope table (device memory, seq *
+/// head_dim fp32) and, with a packed shape, the borders of the documents (2 * tokens int32);
 /// everything else is given. Functions post work to the stream and return; pointers must stay valid
 /// until it has run. One thread at a time.
 class Network {
@@ -42,8 +44,12 @@ class Network {
 
   const ModelConfig& config() const;
   BatchShape shape() const;
-  /// Device bytes of the rope table, to be charged to the device budget.
+  /// Device bytes of what it owns, to be charged to the device budget.
   Bytes constant_bytes() const;
+
+  /// With a packed shape: the documents of the batch that the operations on blocks posted after
+  /// this are for, [tokens] each in host memory (device::Documents).
+  void set_documents(device::Stream& stream, const int32_t* begins, const int32_t* ends);
 
   Bytes block_forward_workspace() const;  ///< of every recompute level
   Bytes block_backward_workspace() const;

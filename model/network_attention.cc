@@ -28,6 +28,18 @@ NetworkAttention::NetworkAttention(const ModelConfig& config, BatchShape shape, 
       .out_stride = q_size};
 }
 
+device::AttentionShape NetworkAttention::shape_of(const Positions& positions) const {
+  device::AttentionShape shape = attention_shape_;
+  shape.documents = positions.documents;
+  return shape;
+}
+
+void NetworkAttention::rotate(Kernels& kernels, Stream& stream, const Positions& positions,
+                              const Matrix& x, bool inverse) const {
+  kernels.rope(stream, x, x.columns / config_.head_dim, config_.head_dim, shape_.seq,
+               positions.documents.begins, positions.cos_sin, inverse);
+}
+
 /// The same memory with one head per row.
 Matrix NetworkAttention::by_head(const Matrix& x) const {
   const int64_t head_dim = config_.head_dim;
@@ -53,7 +65,7 @@ NetworkAttention::Values NetworkAttention::take(WorkspaceStack& memory) const {
   return taken;
 }
 
-void NetworkAttention::forward(NetworkOps& ops, const float* cos_sin, const Weights& weights,
+void NetworkAttention::forward(NetworkOps& ops, const Positions& positions, const Weights& weights,
                                const LinearInput& x, const Values& values) const {
   ops.linear(x, weights.packed, weights.q, values.q_raw);
   ops.linear(x, weights.packed, weights.k, values.k_raw);
@@ -66,15 +78,14 @@ void NetworkAttention::forward(NetworkOps& ops, const float* cos_sin, const Weig
   }
   const Bytes scratch_size = ops.attention_scratch(attention_shape_);
   ops.post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
-    const device::AttentionShape& shape = attention_shape_;
-    kernels.rope(stream, values.q, shape.q_heads, shape.head_dim, shape.seq, cos_sin, false);
-    kernels.rope(stream, values.k, shape.kv_heads, shape.head_dim, shape.seq, cos_sin, false);
-    kernels.attention_forward(stream, shape, dtype_, values.q.data, values.k.data, values.v.data,
-                              values.out.data, values.log_sum_exp, scratch);
+    rotate(kernels, stream, positions, values.q, false);
+    rotate(kernels, stream, positions, values.k, false);
+    kernels.attention_forward(stream, shape_of(positions), dtype_, values.q.data, values.k.data,
+                              values.v.data, values.out.data, values.log_sum_exp, scratch);
   });
 }
 
-NetworkAttention::Gradients NetworkAttention::backward(NetworkOps& ops, const float* cos_sin,
+NetworkAttention::Gradients NetworkAttention::backward(NetworkOps& ops, const Positions& positions,
                                                        const Weights& weights, const Values& values,
                                                        const Matrix& dout, void* dq_norm,
                                                        void* dk_norm) const {
@@ -84,12 +95,11 @@ NetworkAttention::Gradients NetworkAttention::backward(NetworkOps& ops, const fl
   const Matrix dv = ops.take_matrix(tokens, kv_size());
   const Bytes scratch_size = ops.attention_scratch(attention_shape_);
   ops.post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
-    const device::AttentionShape& shape = attention_shape_;
-    kernels.attention_backward(stream, shape, dtype_, values.q.data, values.k.data, values.v.data,
-                               values.out.data, dout.data, values.log_sum_exp, dq.data, dk.data,
-                               dv.data, scratch);
-    kernels.rope(stream, dq, shape.q_heads, shape.head_dim, shape.seq, cos_sin, true);
-    kernels.rope(stream, dk, shape.kv_heads, shape.head_dim, shape.seq, cos_sin, true);
+    kernels.attention_backward(stream, shape_of(positions), dtype_, values.q.data, values.k.data,
+                               values.v.data, values.out.data, dout.data, values.log_sum_exp,
+                               dq.data, dk.data, dv.data, scratch);
+    rotate(kernels, stream, positions, dq, true);
+    rotate(kernels, stream, positions, dk, true);
   });
   if (config_.qk_norm) {
     ops.rms_norm_backward(by_head(dq), by_head(values.q_raw), weights.q_norm, values.q_inv_rms,

@@ -8,6 +8,12 @@
 
 namespace headrace::model {
 
+/// What the positions of a batch mean; on the device.
+struct Positions {
+  const float* cos_sin = nullptr;  ///< rope table
+  device::Documents documents;
+};
+
 /// Some heads of a block, between the block's normed input and o_proj: key-value heads with the
 /// query heads that read them. Immutable.
 class NetworkAttention {
@@ -35,12 +41,12 @@ class NetworkAttention {
   };
 
   Values take(WorkspaceStack& memory) const;
-  /// Fills `values` from the normed input x. cos_sin: rope table on the device.
-  void forward(NetworkOps& ops, const float* cos_sin, const Weights& weights, const LinearInput& x,
-               const Values& values) const;
+  /// Fills `values` from the normed input x.
+  void forward(NetworkOps& ops, const Positions& positions, const Weights& weights,
+               const LinearInput& x, const Values& values) const;
   /// From the gradient of values.out; q and k are overwritten. Takes memory that the caller's scope
   /// gives back. dq_norm and dk_norm are overwritten, with ModelConfig::qk_norm only.
-  Gradients backward(NetworkOps& ops, const float* cos_sin, const Weights& weights,
+  Gradients backward(NetworkOps& ops, const Positions& positions, const Weights& weights,
                      const Values& values, const device::Matrix& dout, void* dq_norm,
                      void* dk_norm) const;
 
@@ -48,6 +54,9 @@ class NetworkAttention {
   int64_t kv_size() const { return attention_shape_.k_stride; }  ///< of k and v
 
  private:
+  device::AttentionShape shape_of(const Positions& positions) const;
+  void rotate(device::Kernels& kernels, device::Stream& stream, const Positions& positions,
+              const device::Matrix& x, bool inverse) const;
   device::Matrix by_head(const device::Matrix& x) const;
 
   ModelConfig config_;

@@ -53,11 +53,11 @@ Bytes NetworkBlock::saved_bytes(Recompute level) const {
   return memory.peak();
 }
 
-void NetworkBlock::attention_forward(NetworkOps& ops, const float* cos_sin,
+void NetworkBlock::attention_forward(NetworkOps& ops, const Positions& positions,
                                      const PackedVector& weights, const Matrix& x,
                                      const NetworkAttention::Values& attention) const {
   const WorkspaceStack::Scope scope(ops.memory());
-  attention_.forward(ops, cos_sin, attention_weights(weights), ops.linear_input(x), attention);
+  attention_.forward(ops, positions, attention_weights(weights), ops.linear_input(x), attention);
 }
 
 void NetworkBlock::gate_and_up(NetworkOps& ops, const PackedVector& weights, const Matrix& x,
@@ -68,7 +68,7 @@ void NetworkBlock::gate_and_up(NetworkOps& ops, const PackedVector& weights, con
   ops.linear(input, weights, layout_.up, mlp.up);
 }
 
-void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* packed_weights,
+void NetworkBlock::forward(NetworkOps& ops, const Positions& positions, const void* packed_weights,
                            const void* in, void* out, SavedValues saved) const {
   const WorkspaceStack::Scope scope(ops.memory());
   WorkspaceStack saved_memory = open(saved);
@@ -91,7 +91,7 @@ void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* pa
       h = take_matrix(saved_memory, dtype_, tokens, config_.hidden_size);
     }
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-    attention_forward(ops, cos_sin, weights, x, attention);
+    attention_forward(ops, positions, weights, x, attention);
     ops.linear(attention.out, weights, layout_.o, x);
     add(input, h);
   }
@@ -109,7 +109,7 @@ void NetworkBlock::forward(NetworkOps& ops, const float* cos_sin, const void* pa
 // Lifetimes: x holds in turn the normed input of a half and that input's gradient; what only one
 // half needs is taken in that half's scope. din holds the gradient of the residual stream from the
 // start.
-void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* packed_weights,
+void NetworkBlock::backward(NetworkOps& ops, const Positions& positions, const void* packed_weights,
                             const void* in, const void* dout, void* din, void* packed_dweights,
                             SavedValues saved) const {
   const WorkspaceStack::Scope scope(ops.memory());
@@ -128,7 +128,7 @@ void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* p
   const NetworkAttention::Values attention = attention_.take(attention_memory);
   if (!has_attention) {
     norm(ops, input, weights.at(layout_.input_norm), x, inv_rms);
-    attention_forward(ops, cos_sin, weights, x, attention);
+    attention_forward(ops, positions, weights, x, attention);
   }
   {
     const WorkspaceStack::Scope mlp_scope(ops.memory());
@@ -151,7 +151,7 @@ void NetworkBlock::backward(NetworkOps& ops, const float* cos_sin, const void* p
     }
     mlp_backward(ops, weights, dweights, h, mlp, doutput, dresidual, x, inv_rms);
   }
-  attention_backward(ops, cos_sin, weights, dweights, input, dresidual, attention, x, inv_rms);
+  attention_backward(ops, positions, weights, dweights, input, dresidual, attention, x, inv_rms);
   ops.zero_gaps(layout_.gaps, dweights);
 }
 
@@ -183,7 +183,7 @@ void NetworkBlock::mlp_backward(NetworkOps& ops, const PackedVector& weights,
 }
 
 /// Adds the attention half's gradient to dh, the gradient of the residual stream behind it.
-void NetworkBlock::attention_backward(NetworkOps& ops, const float* cos_sin,
+void NetworkBlock::attention_backward(NetworkOps& ops, const Positions& positions,
                                       const PackedVector& weights, const PackedVector& dweights,
                                       const Matrix& in, const Matrix& dh,
                                       const NetworkAttention::Values& attention, const Matrix& x,
@@ -192,7 +192,7 @@ void NetworkBlock::attention_backward(NetworkOps& ops, const float* cos_sin,
   ops.linear_weight_gradient(dh, attention.out, layout_.o, dweights);
   ops.linear_input_gradient(dh, weights, layout_.o, dattended, false);
   const auto [dq, dk, dv] =
-      attention_.backward(ops, cos_sin, attention_weights(weights), attention, dattended,
+      attention_.backward(ops, positions, attention_weights(weights), attention, dattended,
                           dweights.at(layout_.q_norm), dweights.at(layout_.k_norm));
   norm(ops, in, weights.at(layout_.input_norm), x, inv_rms);  // again: cheaper than keeping it
   ops.linear_weight_gradient(dq, x, layout_.q, dweights);

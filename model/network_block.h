@@ -18,12 +18,12 @@ class NetworkBlock {
  public:
   NetworkBlock(const ModelConfig& config, BatchShape shape, DType dtype);
 
-  /// cos_sin: rope table on the device. in, out: [tokens, hidden].
-  void forward(NetworkOps& ops, const float* cos_sin, const void* weights, const void* in,
+  /// in, out: [tokens, hidden].
+  void forward(NetworkOps& ops, const Positions& positions, const void* weights, const void* in,
                void* out, SavedValues saved) const;
   /// Computes again from `in` what is not in `saved`, whose memory it also uses for other values;
   /// din may be dout.
-  void backward(NetworkOps& ops, const float* cos_sin, const void* weights, const void* in,
+  void backward(NetworkOps& ops, const Positions& positions, const void* weights, const void* in,
                 const void* dout, void* din, void* dweights, SavedValues saved) const;
 
   Bytes saved_bytes(Recompute level) const;
@@ -39,7 +39,7 @@ class NetworkBlock {
   Mlp take_mlp(WorkspaceStack& memory) const;
   WorkspaceStack open(SavedValues saved) const;
   NetworkAttention::Weights attention_weights(const PackedVector& weights) const;
-  void attention_forward(NetworkOps& ops, const float* cos_sin, const PackedVector& weights,
+  void attention_forward(NetworkOps& ops, const Positions& positions, const PackedVector& weights,
                          const device::Matrix& x, const NetworkAttention::Values& attention) const;
   void gate_and_up(NetworkOps& ops, const PackedVector& weights, const device::Matrix& x,
                    const Mlp& mlp) const;
@@ -48,7 +48,7 @@ class NetworkBlock {
   void mlp_backward(NetworkOps& ops, const PackedVector& weights, const PackedVector& dweights,
                     const device::Matrix& h, const Mlp& mlp, const device::Matrix& dout,
                     const device::Matrix& dh, const device::Matrix& x, const float* inv_rms) const;
-  void attention_backward(NetworkOps& ops, const float* cos_sin, const PackedVector& weights,
+  void attention_backward(NetworkOps& ops, const Positions& positions, const PackedVector& weights,
                           const PackedVector& dweights, const device::Matrix& in,
                           const device::Matrix& dh, const NetworkAttention::Values& attention,
                           const device::Matrix& x, float* inv_rms) const;

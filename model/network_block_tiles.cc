@@ -116,8 +116,9 @@ void NetworkBlockTiles::add_sum(NetworkOps& ops, const float* sum, const void* b
   });
 }
 
-void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin, const Tile& tile,
-                                          const void* in, float* sum, void* out) const {
+void NetworkBlockTiles::attention_forward(NetworkOps& ops, const Positions& positions,
+                                          const Tile& tile, const void* in, float* sum,
+                                          void* out) const {
   const WorkspaceStack::Scope scope(ops.memory());
   const PackedVector norms(tile.norms, dtype_);
   const PackedVector weights(tile.weights, dtype_);
@@ -129,8 +130,8 @@ void NetworkBlockTiles::attention_forward(NetworkOps& ops, const float* cos_sin,
                const WorkspaceStack::Scope piece_scope(ops.memory());
                const NetworkAttention& attention = heads(piece.count);
                const NetworkAttention::Values values = attention.take(ops.memory());
-               attention.forward(ops, cos_sin, attention_weights(norms, weights, layout, within), x,
-                                 values);
+               attention.forward(ops, positions, attention_weights(norms, weights, layout, within),
+                                 x, values);
                const TileRange q = q_rows(config_, within);
                ops.linear_part(values.out, weights, layout.o.columns(q.first, q.count), sum_of(sum),
                                piece.first > 0);
@@ -213,9 +214,9 @@ void NetworkBlockTiles::mlp_backward(NetworkOps& ops, const Tile& tile, const vo
   ops.zero_gaps(layout.gaps, dweights);
 }
 
-void NetworkBlockTiles::attention_backward(NetworkOps& ops, const float* cos_sin, const Tile& tile,
-                                           const void* in, const void* dout, float* sum,
-                                           void* packed_dweights) const {
+void NetworkBlockTiles::attention_backward(NetworkOps& ops, const Positions& positions,
+                                           const Tile& tile, const void* in, const void* dout,
+                                           float* sum, void* packed_dweights) const {
   const WorkspaceStack::Scope scope(ops.memory());
   const PackedVector norms(tile.norms, dtype_);
   const PackedVector weights(tile.weights, dtype_);
@@ -234,13 +235,13 @@ void NetworkBlockTiles::attention_backward(NetworkOps& ops, const float* cos_sin
         const TileRange q = q_rows(config_, within);
         const LinearLayout o = layout.o.columns(q.first, q.count);
         const NetworkAttention::Values values = attention.take(ops.memory());
-        attention.forward(ops, cos_sin, parts, input, values);
+        attention.forward(ops, positions, parts, input, values);
         ops.linear_weight_gradient(hidden(dout), values.out, o, dweights);
         const Matrix dattended = ops.take_matrix(shape_.tokens(), q.count);
         ops.linear_input_gradient(hidden(dout), weights, o, dattended, false);
         const Elements per_norm(config_.head_dim);
         const PackedVector dnorms(ops.take_matrix(2, config_.head_dim).data, dtype_);
-        const auto [dq, dk, dv] = attention.backward(ops, cos_sin, parts, values, dattended,
+        const auto [dq, dk, dv] = attention.backward(ops, positions, parts, values, dattended,
                                                      dnorms.at(Elements(0)), dnorms.at(per_norm));
         if (config_.qk_norm) {
           ops.post([&](Kernels& kernels, Stream& stream) {

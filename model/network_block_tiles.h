@@ -32,16 +32,16 @@ class NetworkBlockTiles {
 
   /// The tiles come in order: the first begins the sum, the last sets out to in + sum. out:
   /// [tokens, hidden]; may be `in`.
-  void attention_forward(NetworkOps& ops, const float* cos_sin, const Tile& tile, const void* in,
-                         float* sum, void* out) const;
+  void attention_forward(NetworkOps& ops, const Positions& positions, const Tile& tile,
+                         const void* in, float* sum, void* out) const;
   void mlp_forward(NetworkOps& ops, const Tile& tile, const void* in, float* sum, void* out) const;
 
   /// The tiles come in reverse order: the last begins the sum of the normed input's gradient. dout
   /// is the gradient of what forward has put out. dweights of the tile are overwritten.
   void mlp_backward(NetworkOps& ops, const Tile& tile, const void* in, const void* dout, float* sum,
                     void* dweights) const;
-  void attention_backward(NetworkOps& ops, const float* cos_sin, const Tile& tile, const void* in,
-                          const void* dout, float* sum, void* dweights) const;
+  void attention_backward(NetworkOps& ops, const Positions& positions, const Tile& tile,
+                          const void* in, const void* dout, float* sum, void* dweights) const;
   /// Behind the last tile: takes the sum through the norm and adds it to `gradient`, which holds
   /// dout. dnorms of the half are overwritten.
   void mlp_finish(NetworkOps& ops, const void* norms, const void* in, const float* sum,

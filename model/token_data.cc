@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "model/token_data_shuffle.h"
 #include "model/token_data_source.h"
 
@@ -16,6 +17,7 @@ namespace headrace::model {
 namespace {
 
 constexpr int64_t kCheckAtStartTokens = int64_t{1} << 25;  // 64 MiB of uint16
+constexpr int64_t kDocumentEndTokens = int64_t{1} << 20;   // in which one is expected
 constexpr uint64_t kShuffleStream = uint64_t{0x5U} << 60;  // apart from other uses of the seed
 
 // How rows of tokens are cut into sequences.
@@ -70,6 +72,24 @@ int64_t validation_share(const std::string& path, int64_t sequences, double frac
   return std::clamp<int64_t>(share, 1, sequences - 1);
 }
 
+void count_labels(TokenBatch& batch) {
+  batch.counted_labels = static_cast<int64_t>(batch.labels.size()) -
+                         std::count(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
+}
+
+/// Most likely it is not the token that ends documents here.
+void warn_without_document_end(const std::string& path, const TokenFile& file,
+                               int32_t document_end) {
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(file.ids.count(), kDocumentEndTokens)));
+  file.ids.read(0, ids);
+  if (std::find(ids.begin(), ids.end(), document_end) == ids.end()) {
+    log_warning(
+        "{}: token {}, which ends a document, is not among the first {} tokens: there each "
+        "sequence is one document",
+        path, document_end, ids.size());
+  }
+}
+
 class FileTokenData : public TokenData {
  public:
   FileTokenData(TokenFile file, Cut cut, int64_t validation, const TokenDataOptions& options)
@@ -111,8 +131,10 @@ class FileTokenData : public TokenData {
       read_sequence(order(i), std::span(result.ids).subspan(at, seq),
                     std::span(result.labels).subspan(at, seq));
     }
-    result.counted_labels = static_cast<int64_t>(result.labels.size()) -
-                            std::count(result.labels.begin(), result.labels.end(), kIgnoredLabel);
+    count_labels(result);
+    if (options_.document_end) {
+      separate_documents(options_.seq, *options_.document_end, result);
+    }
     return result;
   }
 
@@ -137,6 +159,16 @@ class FileTokenData : public TokenData {
 
 }  // namespace
 
+void separate_documents(int64_t seq, int32_t document_end, TokenBatch& batch) {
+  batch.documents = find_documents(batch.ids, seq, document_end);
+  for (size_t t = 0; t < batch.ids.size(); ++t) {
+    if (batch.ids[t] == document_end) {
+      batch.labels[t] = kIgnoredLabel;
+    }
+  }
+  count_labels(batch);
+}
+
 std::unique_ptr<TokenData> TokenData::open(const std::string& path,
                                            const TokenDataOptions& options) {
   if (options.seq < 1) {
@@ -150,6 +182,9 @@ std::unique_ptr<TokenData> TokenData::open(const std::string& path,
     if (file.labels) {
       file.labels->check_all();
     }
+  }
+  if (options.document_end) {
+    warn_without_document_end(path, file, *options.document_end);
   }
   return std::make_unique<FileTokenData>(std::move(file), cut, validation, options);
 }

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
+#include "model/documents.h"
 
 namespace headrace::model {
 
@@ -16,7 +18,12 @@ struct TokenBatch {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
   int64_t counted_labels = 0;  ///< labels that are not -100
+  DocumentBorders documents;   ///< with TokenDataOptions::document_end
 };
+
+/// Makes sequences of `seq` tokens packed ones: finds their documents and ignores the label of each
+/// token that ends one, which is the first token of the next.
+void separate_documents(int64_t seq, int32_t document_end, TokenBatch& batch);
 
 struct TokenDataOptions {
   int64_t seq = 512;
@@ -27,6 +34,7 @@ struct TokenDataOptions {
   bool byte_level = false;  ///< the model has a byte-level vocabulary: plain text is accepted
   std::string bin_dtype = "auto";  ///< "uint16", "uint32" or "auto" (by header or vocabulary size)
   bool shuffle = true;             ///< false: every epoch in file order
+  std::optional<int32_t> document_end;  ///< sequences are packed; see separate_documents()
 };
 
 /// Token sequences from a file, read with pread window by window so that a data set larger than
@@ -35,7 +43,7 @@ struct TokenDataOptions {
 /// optional labels. Labels in a file are as Hugging Face has them: of input_ids' shape, labels[t]
 /// belongs to input_ids[t], -100 is ignored; the shift happens here.
 ///
-/// A stream of N tokens (text, .bin, input_ids of shape [N]) is packed: sequence i covers tokens
+/// A stream of N tokens (text, .bin, input_ids of shape [N]) is cut: sequence i covers tokens
 /// [i * seq, i * seq + seq], so that the label of the last position is the first token of the next;
 /// (N - 1) / seq sequences. Rows (input_ids of shape [R, S]) never run into each other: S must be a
 /// multiple of seq, or one more than a multiple; each row gives S / seq sequences, and where the

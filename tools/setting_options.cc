@@ -41,6 +41,8 @@ engine::Settings SettingOptions::resolve(const model::ModelConfig& model, int64_
   context_.nvme_budget = size_of(nvme_budget_, "--nvme-budget");
   context_.total_steps = total_steps;
   context_.hidden_size = model.hidden_size;
+  context_.vocab_size = model.vocab_size;
+  context_.end_tokens = model.end_tokens;
   context_.has_gpu = names_gpu;
   device::GpuSearch search;
   if (!names_gpu) {

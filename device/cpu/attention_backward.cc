@@ -22,7 +22,7 @@ struct BackwardTiles {
         dscores(carver.take<float>(tiling.rows * tiling.k_block)),
         log_sum_exp(carver.take<float>(tiling.rows)),
         delta(carver.take<float>(tiling.rows)),
-        limits(carver.take<int32_t>(tiling.rows)),
+        seen(carver.take<ColumnRange>(tiling.rows)),
         scratchpad(carver.take<std::byte>(products.scratchpad_size.count())) {}
 
   float* q;
@@ -34,7 +34,7 @@ struct BackwardTiles {
   float* dscores;
   float* log_sum_exp;
   float* delta;
-  int32_t* limits;
+  ColumnRange* seen;
   std::byte* scratchpad;
 };
 
@@ -42,7 +42,7 @@ Bytes slot_bytes(const AttentionTiling& tiling, const AttentionProducts& product
   return scratch_bytes<float>(tiling.rows * tiling.dim) * 3 +
          scratch_bytes<float>(tiling.k_block * tiling.dim) * 2 +
          scratch_bytes<float>(tiling.rows * tiling.k_block) * 2 +
-         scratch_bytes<float>(tiling.rows) * 2 + scratch_bytes<int32_t>(tiling.rows) +
+         scratch_bytes<float>(tiling.rows) * 2 + scratch_bytes<ColumnRange>(tiling.rows) +
          scratch_bytes<std::byte>(products.scratchpad_size.count());
 }
 
@@ -76,19 +76,21 @@ void backward_block(const AttentionTiling& tiling, const AttentionProducts& prod
   block.load(arguments.out, dtype, shape.out_stride, 1.0F, tiles.dq);  // until dq starts
   block.load_statistics(arguments.log_sum_exp, tiles.log_sum_exp);
   row_dots(tiles.dq, tiles.dout, tiling.rows, tiling.dim, tiles.delta);
-  for (int64_t k_index = 0; k_index < tiling.k_blocks_seen(q_index); ++k_index) {
+  const int64_t first_key_block = block.first_key_block();
+  for (int64_t k_index = first_key_block; k_index < block.end_key_block(); ++k_index) {
     load_key_block(tiling, pair, k_index, arguments.k, dtype, shape.k_stride, tiles.k);
     load_key_block(tiling, pair, k_index, arguments.v, dtype, shape.v_stride, tiles.v);
     products.scores->run(tiles.q, tiles.k, tiles.scores, tiles.scratchpad);
     products.scores->run(tiles.dout, tiles.v, tiles.dscores, tiles.scratchpad);
-    block.set_limits(k_index, tiles.limits);
-    softmax_gradient({tiling.rows, tiling.k_block, tiles.limits}, tiles.log_sum_exp, tiles.delta,
+    block.set_seen(k_index, tiles.seen);
+    softmax_gradient({tiling.rows, tiling.k_block, tiles.seen}, tiles.log_sum_exp, tiles.delta,
                      tiles.scores, tiles.dscores);
     const int64_t offset = k_index * tiling.k_block * tiling.dim;
     products.add_key_sums->run(tiles.scores, tiles.dout, dv_sum + offset, tiles.scratchpad);
     // q carries the scale already; dq gets it when stored.
     products.add_key_sums->run(tiles.dscores, tiles.q, dk_sum + offset, tiles.scratchpad);
-    const TileProduct& dq = k_index == 0 ? *products.weighted : *products.add_weighted;
+    const TileProduct& dq =
+        k_index == first_key_block ? *products.weighted : *products.add_weighted;
     dq.run(tiles.dscores, tiles.k, tiles.dq, tiles.scratchpad);
   }
   block.store(tiles.dq, shape.scale, arguments.dq, dtype, shape.q_stride);

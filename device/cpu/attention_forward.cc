@@ -22,7 +22,7 @@ struct ForwardTiles {
         scores(carver.take<float>(tiling.rows * tiling.k_block)),
         row_max(carver.take<float>(tiling.rows)),
         row_sum(carver.take<float>(tiling.rows)),
-        limits(carver.take<int32_t>(tiling.rows)),
+        seen(carver.take<ColumnRange>(tiling.rows)),
         scratchpad(carver.take<std::byte>(products.scratchpad_size.count())) {}
 
   float* q;
@@ -32,7 +32,7 @@ struct ForwardTiles {
   float* scores;
   float* row_max;
   float* row_sum;
-  int32_t* limits;
+  ColumnRange* seen;
   std::byte* scratchpad;
 };
 
@@ -40,7 +40,7 @@ Bytes slot_bytes(const AttentionTiling& tiling, const AttentionProducts& product
   return scratch_bytes<float>(tiling.rows * tiling.dim) * 2 +
          scratch_bytes<float>(tiling.k_block * tiling.dim) * 2 +
          scratch_bytes<float>(tiling.rows * tiling.k_block) +
-         scratch_bytes<float>(tiling.rows) * 2 + scratch_bytes<int32_t>(tiling.rows) +
+         scratch_bytes<float>(tiling.rows) * 2 + scratch_bytes<ColumnRange>(tiling.rows) +
          scratch_bytes<std::byte>(products.scratchpad_size.count());
 }
 
@@ -75,12 +75,12 @@ void forward_block(const AttentionTiling& tiling, const AttentionProducts& produ
   std::fill_n(tiles.row_max, tiling.rows, -std::numeric_limits<float>::infinity());
   std::fill_n(tiles.row_sum, tiling.rows, 0.0F);
   std::fill_n(tiles.out, tiling.rows * tiling.dim, 0.0F);
-  for (int64_t k_index = 0; k_index < tiling.k_blocks_seen(q_index); ++k_index) {
+  for (int64_t k_index = block.first_key_block(); k_index < block.end_key_block(); ++k_index) {
     load_key_block(tiling, pair, k_index, arguments.k, arguments.dtype, shape.k_stride, tiles.k);
     load_key_block(tiling, pair, k_index, arguments.v, arguments.dtype, shape.v_stride, tiles.v);
     products.scores->run(tiles.q, tiles.k, tiles.scores, tiles.scratchpad);
-    block.set_limits(k_index, tiles.limits);
-    softmax_step({tiling.rows, tiling.k_block, tiles.limits}, tiles.scores, tiles.row_max,
+    block.set_seen(k_index, tiles.seen);
+    softmax_step({tiling.rows, tiling.k_block, tiles.seen}, tiles.scores, tiles.row_max,
                  tiles.row_sum, tiles.out, tiling.dim);
     products.add_weighted->run(tiles.scores, tiles.v, tiles.out, tiles.scratchpad);
   }

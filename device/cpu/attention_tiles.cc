@@ -24,20 +24,25 @@ HWY_INLINE FloatVec exp_keeping_nan(FloatVec x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Float(), x));
 }
 
+/// Of a vector at `column`, the lanes below `limit`.
 HWY_INLINE hn::Mask<Float> below_limit(int64_t column, int64_t limit) {
   return hn::FirstN(Float(), static_cast<size_t>(limit > column ? limit - column : 0));
 }
 
-float max_of(const float* row, int64_t limit, float start) {
+/// Of a vector at `column`, the lanes that are seen.
+HWY_INLINE hn::Mask<Float> seen_lanes(int64_t column, ColumnRange seen) {
+  return hn::AndNot(below_limit(column, seen.begin), below_limit(column, seen.end));
+}
+
+float max_of(const float* row, ColumnRange seen, float start) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(Float()));
   FloatVec max = hn::Set(Float(), start);
-  int64_t c = 0;
-  for (; c + lanes <= limit; c += lanes) {
-    max = hn::Max(max, hn::LoadU(Float(), row + c));
-  }
-  if (c < limit) {
-    max = hn::Max(max, hn::IfThenElse(below_limit(c, limit), hn::LoadU(Float(), row + c),
-                                      hn::Set(Float(), start)));
+  for (int64_t c = seen.begin / lanes * lanes; c < seen.end; c += lanes) {
+    const FloatVec scores = hn::LoadU(Float(), row + c);
+    const bool is_whole = c >= seen.begin && c + lanes <= seen.end;
+    max = hn::Max(max, is_whole
+                           ? scores
+                           : hn::IfThenElse(seen_lanes(c, seen), scores, hn::Set(Float(), start)));
   }
   return hn::GetLane(hn::MaxOfLanes(Float(), max));
 }
@@ -47,22 +52,25 @@ void softmax_step_all(const ScoreTile& tile, float* scores, float* row_max, floa
   const auto lanes = static_cast<int64_t>(hn::Lanes(Float()));
   for (int64_t r = 0; r < tile.rows; ++r) {
     float* const row = scores + r * tile.columns;
-    const int64_t limit = tile.limits[r];
+    const ColumnRange seen = tile.seen[r];
     const float old_max = row_max[r];
-    const float new_max = max_of(row, limit, old_max);
+    const float new_max = max_of(row, seen, old_max);
     const FloatVec shift = hn::Set(Float(), new_max);
     FloatVec sum = hn::Zero(Float());
     int64_t c = 0;
-    for (; c < limit; c += lanes) {
+    for (; c + lanes <= seen.begin; c += lanes) {
+      hn::StoreU(hn::Zero(Float()), Float(), row + c);
+    }
+    for (; c < seen.end; c += lanes) {
       const FloatVec p = exp_keeping_nan(hn::Sub(hn::LoadU(Float(), row + c), shift));
-      const FloatVec seen = hn::IfThenElseZero(below_limit(c, limit), p);
-      hn::StoreU(seen, Float(), row + c);
-      sum = hn::Add(sum, seen);
+      const FloatVec p_seen = hn::IfThenElseZero(seen_lanes(c, seen), p);
+      hn::StoreU(p_seen, Float(), row + c);
+      sum = hn::Add(sum, p_seen);
     }
     for (; c < tile.columns; c += lanes) {
       hn::StoreU(hn::Zero(Float()), Float(), row + c);
     }
-    if (limit == 0) {
+    if (seen.end == 0) {
       continue;
     }
     // At the first step there is nothing to scale, and -infinity - (-infinity) must not make NaN.
@@ -96,13 +104,12 @@ void softmax_gradient_all(const ScoreTile& tile, const float* log_sum_exp, const
                           float* scores, float* dprobabilities) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(Float()));
   for (int64_t r = 0; r < tile.rows; ++r) {
-    const int64_t limit = tile.limits[r];
     const FloatVec shift = hn::Set(Float(), log_sum_exp[r]);
     const FloatVec mean = hn::Set(Float(), delta[r]);
     float* const p_row = scores + r * tile.columns;
     float* const d_row = dprobabilities + r * tile.columns;
     for (int64_t c = 0; c < tile.columns; c += lanes) {
-      const auto seen = below_limit(c, limit);
+      const auto seen = seen_lanes(c, tile.seen[r]);
       const FloatVec p =
           hn::IfThenElseZero(seen, exp_keeping_nan(hn::Sub(hn::LoadU(Float(), p_row + c), shift)));
       const FloatVec d = hn::Mul(p, hn::Sub(hn::LoadU(Float(), d_row + c), mean));

@@ -59,11 +59,6 @@ AttentionTiling::AttentionTiling(const AttentionShape& shape_in)
   window = segments > 1 ? pairs : std::min(pairs, core_count());
 }
 
-int64_t AttentionTiling::k_blocks_seen(int64_t q_index) const {
-  const int64_t positions_seen = std::min((q_index + 1) * q_block, shape.seq);
-  return ceil_div(positions_seen, k_block);
-}
-
 AttentionProducts::AttentionProducts(TileProductCache& cache, const AttentionTiling& tiling) {
   TileShape shape;
   shape.rows = tiling.rows;
@@ -92,7 +87,11 @@ QueryBlock::QueryBlock(const AttentionTiling& tiling, int64_t pair, int64_t q_in
       batch_index_(pair / tiling.shape.kv_heads),
       first_head_(pair % tiling.shape.kv_heads * tiling.group),
       first_position_(q_index * tiling.q_block),
-      positions_(std::min(tiling.q_block, tiling.shape.seq - first_position_)) {}
+      positions_(std::min(tiling.q_block, tiling.shape.seq - first_position_)),
+      begins_(tiling.shape.documents.begins == nullptr
+                  ? nullptr
+                  : tiling.shape.documents.begins + batch_index_ * tiling.shape.seq +
+                        first_position_) {}
 
 int64_t QueryBlock::element_offset(int64_t head_in_group, int64_t stride) const {
   return (batch_index_ * tiling_.shape.seq + first_position_) * stride +
@@ -137,14 +136,35 @@ void QueryBlock::store_statistics(const float* rows, float* target) const {
   }
 }
 
-void QueryBlock::set_limits(int64_t k_index, int32_t* limits) const {
+/// Of the document of the block's `position`-th query.
+int64_t QueryBlock::document_begin(int64_t position) const {
+  return begins_ == nullptr ? 0 : begins_[position];
+}
+
+// Documents follow each other: that of the first query begins first.
+int64_t QueryBlock::first_key_block() const {
+  return document_begin(0) / tiling_.k_block;
+}
+
+int64_t QueryBlock::end_key_block() const {
+  return ceil_div(first_position_ + positions_, tiling_.k_block);
+}
+
+void QueryBlock::set_seen(int64_t k_index, ColumnRange* seen) const {
   const int64_t first_key = k_index * tiling_.k_block;
+  const auto column = [&](int64_t position) {
+    return static_cast<int16_t>(std::clamp<int64_t>(position - first_key, 0, tiling_.k_block));
+  };
   for (int64_t i = 0; i < tiling_.q_block; ++i) {
-    const int64_t seen = first_position_ + i - first_key + 1;
-    const auto limit =
-        static_cast<int32_t>(i < positions_ ? std::clamp<int64_t>(seen, 0, tiling_.k_block) : 0);
+    ColumnRange range;
+    if (i < positions_) {
+      range = {column(document_begin(i)), column(first_position_ + i + 1)};
+    }
+    if (range.begin >= range.end) {
+      range = {};
+    }
     for (int64_t h = 0; h < tiling_.group; ++h) {
-      limits[h * tiling_.q_block + i] = limit;
+      seen[h * tiling_.q_block + i] = range;
     }
   }
 }

@@ -31,8 +31,6 @@ struct AttentionTiling {
   int64_t window = 0;  ///< pairs whose backward parts are held at once
 
   bool is_empty() const { return pairs == 0 || shape.seq == 0; }
-  /// Key blocks that a query block sees.
-  int64_t k_blocks_seen(int64_t q_index) const;
 };
 
 /// The matrix products of the tiles.
@@ -60,10 +58,14 @@ class QueryBlock {
   /// Statistics [batch, q_heads, seq] from and to [rows]; rows beyond the sequence load as 0.
   void load_statistics(const float* source, float* rows) const;
   void store_statistics(const float* rows, float* target) const;
-  /// limits[r] = how many keys of block `k_index` row r sees.
-  void set_limits(int64_t k_index, int32_t* limits) const;
+  /// The blocks of keys that some query of the block sees.
+  int64_t first_key_block() const;
+  int64_t end_key_block() const;
+  /// seen[r] = the keys of block `k_index` that row r sees.
+  void set_seen(int64_t k_index, ColumnRange* seen) const;
 
  private:
+  int64_t document_begin(int64_t position) const;
   int64_t element_offset(int64_t head_in_group, int64_t stride) const;
   int64_t statistics_offset(int64_t head_in_group) const;
 
@@ -71,7 +73,8 @@ class QueryBlock {
   int64_t batch_index_;
   int64_t first_head_;
   int64_t first_position_;
-  int64_t positions_;  ///< in this block, within the sequence
+  int64_t positions_;      ///< in this block, within the sequence
+  const int32_t* begins_;  ///< of their documents; null: all begin with the sequence
 };
 
 /// tile[k_block, dim] = rows of k or v of block `k_index` of a pair; zero beyond the sequence.

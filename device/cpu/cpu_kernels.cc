@@ -93,9 +93,9 @@ Bytes CpuKernels::rms_norm_backward_scratch(int64_t rows, int64_t columns) const
 }
 
 void CpuKernels::rope(Stream& stream, const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq,
-                      const float* cos_sin, bool inverse) {
+                      const int32_t* begins, const float* cos_sin, bool inverse) {
   check_rope(x, heads, head_dim, seq, cos_sin);
-  stream.run_on_host([=] { cpu::rope(x, heads, head_dim, seq, cos_sin, inverse); });
+  stream.run_on_host([=] { cpu::rope(x, heads, head_dim, seq, begins, cos_sin, inverse); });
 }
 
 void CpuKernels::swiglu_forward(Stream& stream, const Matrix& gate, const Matrix& up,

@@ -39,7 +39,7 @@ class CpuKernels : public Kernels {
                          Workspace scratch) override;
   Bytes rms_norm_backward_scratch(int64_t rows, int64_t columns) const override;
   void rope(Stream& stream, const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq,
-            const float* cos_sin, bool inverse) override;
+            const int32_t* begins, const float* cos_sin, bool inverse) override;
   void swiglu_forward(Stream& stream, const Matrix& gate, const Matrix& up,
                       const Matrix& out) override;
   void swiglu_backward(Stream& stream, const Matrix& dout, const Matrix& gate, const Matrix& up,

@@ -27,8 +27,8 @@ void rms_norm_backward(const Matrix& dy, const Matrix& x, const void* weight, co
                        const Matrix& dx, bool accumulate_dx, void* dweight, Workspace scratch);
 Bytes rms_norm_backward_scratch(int64_t rows, int64_t columns);
 
-void rope(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const float* cos_sin,
-          bool inverse);
+void rope(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const int32_t* begins,
+          const float* cos_sin, bool inverse);
 
 void swiglu_forward(const Matrix& gate, const Matrix& up, const Matrix& out);
 void swiglu_backward(const Matrix& dout, const Matrix& gate, const Matrix& up, const Matrix& dgate,

@@ -21,18 +21,19 @@ struct Target;
 using Block = SerialBlock<Target>;
 
 template <class T>
-void rope_of(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const float* cos_sin,
-             float sign) {
+void rope_of(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const int32_t* begins,
+             const float* cos_sin, float sign) {
   for_each_row(x.rows, x.columns, [&](int64_t row) HWY_ATTR {
-    kernels::rope_row(Block(), row_of<T>(x, row), heads, head_dim, cos_sin + row % seq * head_dim,
-                      sign);
+    kernels::rope_row(Block(), row_of<T>(x, row), heads, head_dim,
+                      cos_sin + kernels::position_of(row, seq, begins) * head_dim, sign);
   });
 }
 
-void rope_here(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const float* cos_sin,
-               float sign) {
-  with_float_type(
-      x.dtype, [&](auto type) { rope_of<decltype(type)>(x, heads, head_dim, seq, cos_sin, sign); });
+void rope_here(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const int32_t* begins,
+               const float* cos_sin, float sign) {
+  with_float_type(x.dtype, [&](auto type) {
+    rope_of<decltype(type)>(x, heads, head_dim, seq, begins, cos_sin, sign);
+  });
 }
 
 template <class T>
@@ -121,12 +122,12 @@ HWY_EXPORT(add_here);
 HWY_EXPORT(add_bias_here);
 HWY_EXPORT(cast_here);
 
-void rope(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const float* cos_sin,
-          bool inverse) {
+void rope(const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq, const int32_t* begins,
+          const float* cos_sin, bool inverse) {
   check_matrix(x, "rope x");
   HR_CHECK(head_dim > 0 && head_dim % 2 == 0 && x.columns == heads * head_dim && seq > 0,
            "rope: {} columns, {} heads of {}, seq {}", x.columns, heads, head_dim, seq);
-  HWY_DYNAMIC_DISPATCH(rope_here)(x, heads, head_dim, seq, cos_sin, inverse ? -1.0F : 1.0F);
+  HWY_DYNAMIC_DISPATCH(rope_here)(x, heads, head_dim, seq, begins, cos_sin, inverse ? -1.0F : 1.0F);
 }
 
 void swiglu_forward(const Matrix& gate, const Matrix& up, const Matrix& out) {

@@ -69,6 +69,8 @@ AttentionArguments attention_arguments(const AttentionShape& shape, const void* 
   arguments.v = v;
   arguments.out = out;
   arguments.log_sum_exp = log_sum_exp;
+  arguments.begins = shape.documents.begins;
+  arguments.ends = shape.documents.ends;
   arguments.batch = shape.batch;
   arguments.seq = shape.seq;
   arguments.q_heads = shape.q_heads;
@@ -222,10 +224,11 @@ Bytes CudaKernels::rms_norm_backward_scratch(int64_t rows, int64_t columns) cons
 }
 
 void CudaKernels::rope(Stream& stream, const Matrix& x, int64_t heads, int64_t head_dim,
-                       int64_t seq, const float* cos_sin, bool inverse) {
+                       int64_t seq, const int32_t* begins, const float* cos_sin, bool inverse) {
   check_rope(x, heads, head_dim, seq, cos_sin);
   RopeArguments arguments;
   arguments.x = x.data;
+  arguments.begins = begins;
   arguments.cos_sin = cos_sin;
   arguments.stride = x.stride;
   arguments.heads = heads;

@@ -66,6 +66,12 @@ HR_KERNEL void swiglu_backward_row(const Block& block, const T* dout, const T* g
   });
 }
 
+/// Of a row of tokens within its sequence, or within its document where `begins` says where that
+/// begins (device::Documents).
+HR_KERNEL int64_t position_of(int64_t row, int64_t seq, const int32_t* begins) {
+  return row % seq - (begins == nullptr ? 0 : begins[row]);
+}
+
 /// Rotates the pairs (i, i + head_dim / 2) of every head of one row by the angles of its position;
 /// cos_sin: [head_dim], first half cosines, second half sines; sign is -1 to rotate back.
 template <class Block, class T>

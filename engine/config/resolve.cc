@@ -49,6 +49,7 @@ Resolution Resolver::run(const std::string& source) {
   resolve_loss_scale();
   resolve_optimizer();
   resolve_scheduler();
+  resolve_packing();
   resolve_offload();
   resolve_liveness();
   resolve_aio();

@@ -18,6 +18,8 @@ struct ResolveContext {
   bool has_gpu = false;
   std::string no_gpu_reason;           ///< where it is known
   std::optional<int64_t> hidden_size;  ///< of the model
+  std::optional<int64_t> vocab_size;   ///< of the model
+  std::vector<int64_t> end_tokens;     ///< eos_token_id of the model
   std::optional<int64_t> total_steps;  ///< of the run
 
   // Command line.

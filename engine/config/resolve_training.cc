@@ -11,6 +11,7 @@ constexpr const char* kTrainPath = "train_batch_size";
 constexpr const char* kMicroPath = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulationPath = "gradient_accumulation_steps";
 constexpr const char* kParams = "scheduler.params.";
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
 std::optional<int64_t> given(bool has, int64_t value) {
   return has ? std::optional<int64_t>(value) : std::nullopt;
@@ -313,6 +314,39 @@ void Resolver::resolve_schedule_length() {
     note(LogLevel::warning, "{}: {} steps end within the warmup of {} steps", path,
          scheduler.total_steps, scheduler.warmup_steps);
   }
+}
+
+void Resolver::resolve_packing() {
+  const std::string path = "headrace.document_end";
+  const proto::Headrace& own = config_.headrace();
+  std::optional<int64_t> token = given(own.has_document_end(), own.document_end());
+  if (!own.packing()) {
+    if (token) {
+      note(LogLevel::info, "{}: has no effect without headrace.packing", path);
+    }
+    note_auto(path, "none", "headrace.packing is off");
+    return;
+  }
+  const std::vector<int64_t>& of_model = context_.end_tokens;
+  if (!token && of_model.size() == 1) {
+    token = of_model.front();
+    note_auto(path, show(*token), "eos_token_id of the model");
+  }
+  if (!token) {
+    problems_.add(
+        "{}: headrace.packing needs the token that ends a document in the data; the "
+        "model's config.json has {}",
+        path,
+        of_model.empty()
+            ? "no eos_token_id"
+            : fmt::format("more than one eos_token_id ({})", fmt::join(of_model, ", ")));
+    return;
+  }
+  if (*token < 0 || *token >= context_.vocab_size.value_or(kMostTokens)) {
+    problems_.add("{}: {} is not in the model's vocabulary", path, *token);
+    return;
+  }
+  result_.settings.document_end = static_cast<int32_t>(*token);
 }
 
 }  // namespace headrace::engine

@@ -42,6 +42,7 @@ class Resolver {
   void resolve_8bit_moments();
   void resolve_scheduler();
   void resolve_schedule_length();
+  void resolve_packing();
   // resolve_memory.cc
   void resolve_offload();
   void check_stages();

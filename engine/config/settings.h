@@ -148,6 +148,8 @@ struct Settings {
   int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time
   Bytes max_shard_size{5'000'000'000};
   uint64_t seed = 42;
+  /// headrace.packing: the token that ends a document; unset: a sequence is one text.
+  std::optional<int32_t> document_end;
   std::optional<AccumulationOrder> accumulation_order;  ///< unset: chosen by the plan
   std::optional<model::Recompute> recompute;  ///< of all blocks; unset: chosen by the plan
   bool optimizer_overlap = true;              ///< update during backward where it helps

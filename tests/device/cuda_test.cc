@@ -338,7 +338,7 @@ TEST_F(CudaTest, RowKernelsHaveTheBitsOfTheCpu) {
     Kernels& kernels = device.kernels();
     kernels.rms_norm_forward(stream, x.view(), weight.data(), 1e-5F, y.view(),
                              inv_rms.data<float>());
-    kernels.rope(stream, dy.view(), 6, 34, kRows, angles.data<float>(), false);
+    kernels.rope(stream, dy.view(), 6, 34, kRows, nullptr, angles.data<float>(), false);
     kernels.swiglu_backward(stream, dy.view(), gate.view(), x.view(), gate.view(), x.view());
     kernels.cross_entropy_start(stream, state, kRows);
     kernels.cross_entropy_tile(stream, logits.view(), 0, labels.data(), state);

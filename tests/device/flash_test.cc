@@ -33,6 +33,18 @@ struct Attention {
   TestMatrix q, k, v, out, dout, dq, dk, dv, log_sum_exp;
 };
 
+/// device::Documents of one sequence.
+struct Borders {
+  explicit Borders(const std::vector<int32_t>& lengths) {
+    for (const int32_t length : lengths) {
+      const auto begin = static_cast<int32_t>(begins.size());
+      begins.insert(begins.end(), static_cast<size_t>(length), begin);
+      ends.insert(ends.end(), static_cast<size_t>(length), begin + length);
+    }
+  }
+  std::vector<int32_t> begins, ends;
+};
+
 AttentionShape dense_shape(int64_t batch, int64_t seq, int64_t q_heads, int64_t kv_heads,
                            int64_t head_dim) {
   return {batch,
@@ -81,7 +93,16 @@ class FlashTest : public DeviceTest {
 
   /// The 16-bit kernels against the fp32 ones on the same numbers: each result within three
   /// roundings to the dtype, in the norm (of probabilities, of their gradients, of the result).
-  void compare(const AttentionShape& shape, DType dtype, uint64_t seed) {
+  /// `lengths`: of the documents that share the sequence; empty: one has it.
+  void compare(AttentionShape shape, DType dtype, uint64_t seed,
+               const std::vector<int32_t>& lengths = {}) {
+    const Borders borders(lengths);
+    const auto begins = array(borders.begins);
+    const auto ends = array(borders.ends);
+    if (!lengths.empty()) {
+      shape.documents = {begins.data(), ends.data()};
+    }
+
     Attention narrow(*device_, *stream_, shape, dtype);
     Attention wide(*device_, *stream_, shape, DType::f32);
     Random random(seed, 0);
@@ -96,8 +117,8 @@ class FlashTest : public DeviceTest {
     run_forward(narrow, dtype);
     run_forward(wide, DType::f32);
     const double bound = 3 * unit_roundoff(dtype);
-    const std::string name =
-        fmt::format("seq {}, head_dim {}, {}", shape.seq, shape.head_dim, to_string(dtype));
+    const std::string name = fmt::format("seq {}, head_dim {}, {} documents, {}", shape.seq,
+                                         shape.head_dim, lengths.size(), to_string(dtype));
     EXPECT_LE(distance(narrow.out, wide.out), bound) << name;
     EXPECT_LE(distance(narrow.log_sum_exp, wide.log_sum_exp), 1e-5) << name;
     // Both go back from the same output.
@@ -116,6 +137,12 @@ TEST_P(FlashTest, AgreesWithTheFp32Kernels) {
   compare(dense_shape(1, 300 * factor, 4, 2, 128), DType::bf16, 101);
   compare(dense_shape(2, 257 * factor, 3, 1, 64), DType::bf16, 102);
   compare(dense_shape(1, 128 * factor, 2, 2, 96), DType::f16, 103);
+}
+
+TEST_P(FlashTest, PackedAgreesWithTheFp32Kernels) {
+  compare(dense_shape(1, 300, 4, 2, 128), DType::bf16, 111, {100, 1, 27, 140, 32});
+  compare(dense_shape(1, 257, 3, 1, 64), DType::bf16, 112, {128, 64, 65});
+  compare(dense_shape(1, 140, 2, 2, 96), DType::f16, 113, {33, 32, 75});
 }
 
 /// A GPU with 99 KiB of shared memory for a block takes smaller tiles.
@@ -207,10 +234,11 @@ TEST(FlashPlaces, CoverEveryTileOfEveryHeadOnce) {
   }
 }
 
-/// What one kernel does for one head: no bank conflicts, and products of the tiles that a causal
-/// mask leaves, counted one by one.
+/// What one kernel does for one head: no bank conflicts, and products of the tiles that the mask
+/// leaves, counted one by one. `lengths`: as of FlashTest::compare.
 template <template <class, FlashVariant> class Kernel, FlashVariant kVariant>
-void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles) {
+void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles,
+                  const std::vector<int32_t>& lengths) {
   using K = Kernel<Bf16, kVariant>;
   using Tiles = typename K::Tiles;
   constexpr int64_t kDim = Tiles::kHeadDim;
@@ -229,6 +257,11 @@ void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles) {
   a.seq = kSeq;
   a.head_dim = a.q_stride = a.k_stride = a.v_stride = a.out_stride = kDim;
   a.scale = 0.1F;
+  const Borders borders(lengths);
+  if (!lengths.empty()) {
+    a.begins = borders.begins.data();
+    a.ends = borders.ends.data();
+  }
   a.is_aligned = reinterpret_cast<uintptr_t>(operand.data()) % 16 == 0;
   cuda::Launch launch;
   launch.kernel = id;
@@ -241,14 +274,19 @@ void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles) {
   ASSERT_TRUE(run_flash_kernel(launch, &a, &counts));
   EXPECT_EQ(counts.conflicts, 0);
   EXPECT_GT(counts.passes, 0);
-  // A pair of tiles is needed where some own row meets some streamed row.
+  // Tiles are streamed from the first row that some own row meets to the last.
   int64_t pairs = 0;
   for (int64_t own = 0; own < kSeq; own += Tiles::kOwn) {
-    for (int64_t streamed = 0; streamed < kSeq; streamed += Tiles::kStreamed) {
-      const int64_t last_own = std::min<int64_t>(own + Tiles::kOwn, kSeq) - 1;
-      const int64_t last_streamed = std::min<int64_t>(streamed + Tiles::kStreamed, kSeq) - 1;
-      pairs += by_keys ? last_streamed >= own : streamed <= last_own;
+    int64_t first_met = kSeq;
+    int64_t end_met = 0;
+    for (int64_t row = own; row < std::min<int64_t>(own + Tiles::kOwn, kSeq); ++row) {
+      const auto at = static_cast<size_t>(row);
+      const int64_t begin = lengths.empty() ? 0 : borders.begins[at];
+      const int64_t end = lengths.empty() ? kSeq : borders.ends[at];
+      first_met = std::min(first_met, by_keys ? row : begin);
+      end_met = std::max(end_met, by_keys ? end : row + 1);
     }
+    pairs += ceil_div(end_met - first_met, int64_t{Tiles::kStreamed});
   }
   const int64_t multiplies = int64_t{Tiles::kOwn} * Tiles::kStreamed * kDim * products_of_tiles;
   EXPECT_EQ(counts.products, pairs * multiplies / (16 * 8 * 16));
@@ -256,10 +294,14 @@ void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles) {
 
 template <FlashVariant kVariant>
 void check_all_counts() {
-  check_counts<cuda::FlashForward, kVariant>(cuda::KernelId::flash_forward, false, 2);
-  check_counts<cuda::FlashBackwardKeys, kVariant>(cuda::KernelId::flash_backward_keys, true, 4);
-  check_counts<cuda::FlashBackwardQueries, kVariant>(cuda::KernelId::flash_backward_queries, false,
-                                                     3);
+  for (const std::vector<int32_t>& lengths :
+       {std::vector<int32_t>{}, {200}, {128, 72}, {50, 1, 100, 49}}) {
+    check_counts<cuda::FlashForward, kVariant>(cuda::KernelId::flash_forward, false, 2, lengths);
+    check_counts<cuda::FlashBackwardKeys, kVariant>(cuda::KernelId::flash_backward_keys, true, 4,
+                                                    lengths);
+    check_counts<cuda::FlashBackwardQueries, kVariant>(cuda::KernelId::flash_backward_queries,
+                                                       false, 3, lengths);
+  }
 }
 
 TEST(FlashKernels, HaveNoBankConflictsAndSkipWhatIsHidden) {

@@ -152,16 +152,24 @@ TEST_P(KernelsTest, RopeAndItsInverse) {
       }
     }
     const auto cos_sin = array(table);
-    for (const bool inverse : {false, true}) {
+    // Sequences that are one document, and such that several share.
+    const std::vector<int32_t> whole(static_cast<size_t>(2 * seq), 0);
+    const std::vector<int32_t> shared = {0, 1, 1, 1, 4, 0, 0, 0, 3, 3};
+    const auto begins = array(shared);
+    for (const int variant : {0, 1, 2, 3}) {
+      const bool inverse = variant % 2 == 1;
+      const bool packed = variant / 2 == 1;
       TestMatrix x = normal(dtype, 2 * seq, heads * dim, 3);
       TestMatrix before = matrix(dtype, 2 * seq, heads * dim);
       before.fill([&](int64_t r, int64_t c) { return x(r, c); });
-      kernels().rope(*stream_, x.view(), heads, dim, seq, cos_sin.data(), inverse);
+      kernels().rope(*stream_, x.view(), heads, dim, seq, packed ? begins.data() : nullptr,
+                     cos_sin.data(), inverse);
       x.download();
       const auto parts = [&](int64_t r, int64_t c) {
         const int64_t i = c % dim;
         const int64_t base = c - i;
-        const auto entry = static_cast<size_t>(r % seq * dim + i % half);
+        const int32_t begin = (packed ? shared : whole)[static_cast<size_t>(r)];
+        const auto entry = static_cast<size_t>((r % seq - begin) * dim + i % half);
         const double cosine = table[entry];
         const double sine = table[entry + static_cast<size_t>(half)] * (inverse ? -1.0 : 1.0);
         const double partner = before(r, base + (i + half) % dim);
@@ -313,8 +321,10 @@ TEST_P(KernelsTest, RefuseBrokenPreconditionsWhenPosted) {
   EXPECT_THROW(kernels().rms_norm_forward(*stream_, a.view(), nullptr, 1e-5F, a.view(),
                                           inv_rms.data<float>()),
                InternalError);
-  EXPECT_THROW(kernels().rope(*stream_, a.view(), 2, 3, 4, a.data<float>(), false), InternalError);
-  EXPECT_THROW(kernels().rope(*stream_, a.view(), 1, 6, 3, a.data<float>(), false), InternalError);
+  EXPECT_THROW(kernels().rope(*stream_, a.view(), 2, 3, 4, nullptr, a.data<float>(), false),
+               InternalError);
+  EXPECT_THROW(kernels().rope(*stream_, a.view(), 1, 6, 3, nullptr, a.data<float>(), false),
+               InternalError);
   EXPECT_THROW(kernels().embedding_forward(*stream_, wide.view(), {0, 4}, nullptr, wide.view()),
                InternalError);
   EXPECT_THROW(kernels().cast(*stream_, a.data(), DType::i32, wide.data(), DType::f32, Elements(4)),

@@ -114,14 +114,17 @@ TEST(RowKernels, RopeRotatesAndRotatesBack) {
       x.fill_random(3);
       before.fill_random(3);
       const auto* cos_sin = static_cast<const float*>(table.data());
-      cpu::rope(x.matrix(), kHeads, head_dim, kSeq, cos_sin, false);
+      // Two documents share the second sequence.
+      const int32_t begins[2 * kSeq] = {0, 0, 0, 0, 0, 0, 0, 2, 2, 2};
+      cpu::rope(x.matrix(), kHeads, head_dim, kSeq, begins, cos_sin, false);
       for (int64_t r = 0; r < x.rows(); ++r) {
         for (int64_t c = 0; c < x.columns(); ++c) {
           const int64_t i = c % head_dim;
           const int64_t half = head_dim / 2;
           const bool is_low = i < half;
-          const double cosine = table.get(r % kSeq, i % half);
-          const double sine = table.get(r % kSeq, half + i % half);
+          const int64_t position = r < kSeq + 2 ? r % kSeq : r - kSeq - 2;
+          const double cosine = table.get(position, i % half);
+          const double sine = table.get(position, half + i % half);
           const double self = before.get(r, c);
           const double other = before.get(r, is_low ? c + half : c - half);
           const double exact = self * cosine + (is_low ? -other : other) * sine;
@@ -132,7 +135,7 @@ TEST(RowKernels, RopeRotatesAndRotatesBack) {
         }
       }
       x.expect_padding_untouched();
-      cpu::rope(x.matrix(), kHeads, head_dim, kSeq, cos_sin, true);
+      cpu::rope(x.matrix(), kHeads, head_dim, kSeq, begins, cos_sin, true);
       for (int64_t r = 0; r < x.rows(); ++r) {
         for (int64_t c = 0; c < x.columns(); ++c) {
           ASSERT_NEAR(x.get(r, c), before.get(r, c), 16 * unit_roundoff(dtype));
@@ -234,7 +237,7 @@ TEST(RowKernels, ElementwiseKernelsGiveTheSameBitsEverywhere) {
       TestMatrix x(dtype, 44, 5 * 96, layout);
       table.fill_random(1);
       x.fill_random(2);
-      cpu::rope(x.matrix(), 5, 96, 11, static_cast<const float*>(table.data()), false);
+      cpu::rope(x.matrix(), 5, 96, 11, nullptr, static_cast<const float*>(table.data()), false);
       return x.elements();
     });
   }
@@ -248,7 +251,7 @@ TEST(RowKernels, BrokenPreconditionsAreInternalErrors) {
   EXPECT_THROW(cpu::add(a.matrix(), c.matrix(), a.matrix()), InternalError);
   EXPECT_THROW(cpu::swiglu_forward(a.matrix(), a.matrix(), b.matrix()), InternalError);
   const float table[8] = {};
-  EXPECT_THROW(cpu::rope(a.matrix(), 2, 3, 1, table, false), InternalError);
+  EXPECT_THROW(cpu::rope(a.matrix(), 2, 3, 1, nullptr, table, false), InternalError);
   EXPECT_THROW(cpu::cast(table, DType::i32, a.data(), DType::f32, Elements(1)), InternalError);
   Matrix bad = a.matrix();
   bad.stride = 7;

@@ -12,6 +12,9 @@ namespace headrace::test {
 
 namespace {
 
+constexpr int32_t kDocumentEnd = 1;
+constexpr uint64_t kDocumentLength = 9;  // on average
+
 /// Fills packed vectors from the tensors of a folder; alignment gaps are zero.
 void append_packed(const model::CheckpointReader& reader, const model::ModuleSpec& module,
                    std::vector<float>& out) {
@@ -154,8 +157,14 @@ std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t s
       std::vector<int32_t> windows(static_cast<size_t>(shape.batch * (shape.seq + 1)));
       for (int32_t& token : windows) {
         token = static_cast<int32_t>(random.below(static_cast<uint32_t>(vocabulary)));
+        if (shape.is_packed && random.below(kDocumentLength) == 0) {
+          token = kDocumentEnd;
+        }
       }
       batches.push_back(batch_from_windows(windows.data(), shape.batch, shape.seq));
+      if (shape.is_packed) {
+        model::separate_documents(shape.seq, kDocumentEnd, batches.back());
+      }
     }
   }
   return result;

@@ -56,7 +56,8 @@ engine::MemoryPlan plan_of(const CurveSettings& settings, engine::EngineOptions 
 /// the first.
 model::TokenBatch batch_from_windows(const int32_t* windows, int64_t sequences, int64_t seq);
 
-/// [step][micro-batch] of random tokens below `vocabulary`, the same for the same seed.
+/// [step][micro-batch] of random tokens below `vocabulary`, the same for the same seed; with a
+/// packed shape documents of random lengths.
 std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t steps,
                                                          int64_t micro_batches,
                                                          model::BatchShape shape,

@@ -37,6 +37,11 @@ GlobalMemory memory_of(const AttentionArguments& a, cuda::KernelId kernel) {
       matrices.push_back({statistic, rows, 4, 4, is_statistics});
     }
   }
+  for (const int32_t* const borders : {a.begins, a.ends}) {
+    if (borders != nullptr) {
+      matrices.push_back({borders, a.batch * a.seq, 4, 4, false});
+    }
+  }
   return GlobalMemory(std::move(matrices));
 }
 

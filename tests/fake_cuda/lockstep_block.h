@@ -185,6 +185,11 @@ class LockstepBlock {
       }
     }
   }
+  int read_i32(const int32_t* address) const { return *reachable(address, 4, false); }
+  I32 load_i32(const int32_t* base, const I32& offset, const Mask& is_there) const {
+    return I32::template map<int32_t>(
+        [&](int i) { return is_there.at[i] ? *reachable(base + offset.at[i], 4, false) : 0; });
+  }
   template <class T>
   U32 load_half(const T* base, const I32& offset, const Mask& is_there) const {
     return U32::template map<uint32_t>(

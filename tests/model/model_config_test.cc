@@ -156,6 +156,14 @@ TEST(ModelConfig, RefusesOtherRopeTypes) {
               HasSubstr("partial_rotary_factor"));
 }
 
+TEST(ModelConfig, EndTokens) {
+  EXPECT_TRUE(parse(llama()).end_tokens.empty());
+  EXPECT_TRUE(parse(with(llama(), "eos_token_id", nullptr)).end_tokens.empty());
+  EXPECT_TRUE(parse(with(llama(), "eos_token_id", "</s>")).end_tokens.empty());
+  EXPECT_EQ(parse(with(llama(), "eos_token_id", 2)).end_tokens, (std::vector<int64_t>{2}));
+  EXPECT_EQ(parse(with(llama(), "eos_token_id", {5, 7})).end_tokens, (std::vector<int64_t>{5, 7}));
+}
+
 TEST(ModelConfig, SlidingWindows) {
   EXPECT_EQ(parse(with(of_family("mistral"), "sliding_window", 128)).sliding_window, 128);
   EXPECT_FALSE(parse(with(of_family("mistral"), "sliding_window", nullptr)).sliding_window);

@@ -56,7 +56,9 @@ inline void set_random_batch(NetworkHarness& harness, const std::vector<size_t>&
   for (const size_t position : ignored) {
     labels[position] = -100;
   }
-  harness.set_batch(ids, labels);
+  const auto seq = harness.network().shape().seq;
+  const int32_t none = -1;  // ends a document
+  harness.set_batch(ids, labels, find_documents(ids, seq, none));
 }
 
 inline void prepare(NetworkHarness& harness, const std::vector<size_t>& ignored = {}) {

@@ -138,10 +138,14 @@ void NetworkHarness::set_weights(
   }
 }
 
-void NetworkHarness::set_batch(const std::vector<int32_t>& ids,
-                               const std::vector<int32_t>& labels) {
+void NetworkHarness::set_batch(const std::vector<int32_t>& ids, const std::vector<int32_t>& labels,
+                               const DocumentBorders& documents) {
   std::memcpy(ids_->data(), ids.data(), ids.size() * sizeof(int32_t));
   std::memcpy(labels_->data(), labels.data(), labels.size() * sizeof(int32_t));
+  if (network_.shape().is_packed) {
+    documents_ = documents;
+    network_.set_documents(*stream_, documents_.begins.data(), documents_.ends.data());
+  }
 }
 
 std::byte* NetworkHarness::activation(int64_t index) const {

@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "device/device.h"
+#include "model/documents.h"
 #include "model/model_config.h"
 #include "model/network.h"
 
@@ -56,7 +57,9 @@ class NetworkHarness {
 
   /// Rounded to the dtype; `values` by parameter name.
   void set_weights(const std::function<std::vector<float>(const ParameterSpec&)>& values);
-  void set_batch(const std::vector<int32_t>& ids, const std::vector<int32_t>& labels);
+  /// `documents`: with a packed shape.
+  void set_batch(const std::vector<int32_t>& ids, const std::vector<int32_t>& labels,
+                 const DocumentBorders& documents = {});
 
   double loss();
   /// Loss and gradients of loss * scale, by parameter name, tied uses added up.
@@ -118,6 +121,7 @@ class NetworkHarness {
   std::vector<std::unique_ptr<GuardedMemory>> saved_;  ///< [layer]; null: nothing is saved
   std::unique_ptr<GuardedMemory> ids_;
   std::unique_ptr<GuardedMemory> labels_;
+  DocumentBorders documents_;
   std::unique_ptr<GuardedMemory> loss_;
   std::unique_ptr<GuardedMemory> softmax_;
   std::unique_ptr<GuardedMemory> normed_gradient_;

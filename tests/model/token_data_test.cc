@@ -189,6 +189,53 @@ TEST(TokenData, SafetensorsRows) {
   expect_stream(*TokenData::open(path, options_of(16, 100)), ids, ids, 16);
 }
 
+/// Labels of a stream with the end tokens' taken out, and the borders of documents.
+TEST(TokenData, PackedSequences) {
+  const TempFolder folder;
+  constexpr int32_t kEnd = 7;
+  auto ids = numbers(400, 100);
+  std::replace(ids.begin(), ids.end(), int64_t{kEnd}, int64_t{1});
+  for (const size_t at : {15, 16, 40, 95, 96, 250}) {
+    ids[at] = kEnd;
+  }
+  auto labels = ids;
+  labels[20] = -100;
+  const std::string path =
+      folder.write("p.safetensors", token_tensors("I64", "[400]", bytes_of(ids), bytes_of(labels)));
+  TokenDataOptions options = options_of(16, 100);
+  options.document_end = kEnd;
+  const auto data = TokenData::open(path, options);
+  const TokenBatch batch = data->training_batch(0, data->training_sequences());
+  int64_t counted = 0;
+  for (size_t t = 0; t < batch.ids.size(); ++t) {
+    EXPECT_EQ(batch.ids[t], ids[t]);
+    EXPECT_EQ(batch.labels[t], ids[t] == kEnd ? -100 : labels[t + 1]) << t;
+    counted += batch.labels[t] != -100 ? 1 : 0;
+  }
+  EXPECT_EQ(batch.counted_labels, counted);
+  EXPECT_EQ(counted, static_cast<int64_t>(batch.ids.size()) - 7);
+  const DocumentBorders expected = find_documents(batch.ids, 16, kEnd);
+  EXPECT_EQ(batch.documents.begins, expected.begins);
+  EXPECT_EQ(batch.documents.ends, expected.ends);
+  EXPECT_EQ(batch.documents.begins[41], 9);  // behind token 40, in the sequence from 32 on
+  options.document_end.reset();
+  EXPECT_TRUE(TokenData::open(path, options)->training_batch(0, 2).documents.begins.empty());
+}
+
+TEST(TokenData, WarnsWhereNoDocumentEnds) {
+  const TempFolder folder;
+  const std::string path =
+      folder.write("p.safetensors", token_tensors("I64", "[64]", bytes_of(numbers(64, 50)), ""));
+  TokenDataOptions options = options_of(16, 100);
+  for (const int32_t end : {60, 0}) {  // numbers() begins with 0
+    options.document_end = end;
+    ::testing::internal::CaptureStderr();
+    TokenData::open(path, options);
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(told.find("token 60, which ends a document") != std::string::npos, end == 60) << told;
+  }
+}
+
 TEST(TokenData, SafetensorsErrors) {
   const TempFolder folder;
   const auto open = [&](const std::string& bytes) {

@@ -143,6 +143,11 @@ class FlashBlock {
       base[offset] = value;
     }
   }
+  /// The same for all threads.
+  __device__ __forceinline__ int read_i32(const int32_t* address) const { return *address; }
+  __device__ __forceinline__ I32 load_i32(const int32_t* base, I32 offset, bool is_there) const {
+    return is_there ? base[offset] : 0;
+  }
   /// One element of 2 bytes.
   template <class T>
   __device__ __forceinline__ U32 load_half(const T* base, I32 offset, bool is_there) const {

@@ -92,6 +92,15 @@ struct AttentionHead {
   int64_t kv_column;
   int64_t statistics;
 
+  /// The first key that a query sees; later queries see none before it.
+  HR_KERNEL int64_t first_key(const AttentionArguments& a, int64_t query) const {
+    return a.begins == nullptr ? 0 : a.begins[first_row + query];
+  }
+  /// The query behind the last one that sees a key; no later one sees a key before it.
+  HR_KERNEL int64_t end_of_queries(const AttentionArguments& a, int64_t key) const {
+    return a.ends == nullptr ? a.seq : a.ends[first_row + key];
+  }
+
   HR_KERNEL const T* q_rows(const void* base, int64_t stride, int64_t position) const {
     return static_cast<const T*>(base) + (first_row + position) * stride + q_column;
   }
@@ -104,6 +113,32 @@ HR_KERNEL int rows_there(const AttentionArguments& a, int64_t first) {
   const int64_t left = a.seq - first;
   return static_cast<int>(left < a.tile ? left : a.tile);
 }
+
+/// Which keys of a tile the queries of another see: query r those from begin(r) to end(r), without.
+struct SeenKeys {
+  template <class T>
+  HR_KERNEL SeenKeys(const AttentionArguments& a, const AttentionHead<T>& head, int64_t first_query,
+                     int64_t first_key)
+      : begins(a.begins == nullptr ? nullptr : a.begins + head.first_row + first_query),
+        first(first_key),
+        offset(first_query - first_key),
+        queries(rows_there(a, first_query)),
+        keys(rows_there(a, first_key)) {}
+
+  const int32_t* begins;  ///< of the queries' documents; null: every query sees the first key
+  int64_t first;          ///< key
+  int64_t offset;         ///< of the first query from the first key
+  int queries;            ///< that are there
+  int keys;
+
+  HR_KERNEL int begin(int r) const {
+    const int64_t begin = begins == nullptr || r >= queries ? 0 : begins[r] - first;
+    return static_cast<int>(begin > 0 ? begin : 0);
+  }
+  HR_KERNEL int end(int r) const {
+    return static_cast<int>(offset + r + 1 < keys ? offset + r + 1 : keys);
+  }
+};
 
 template <class T>
 struct AttentionForward {
@@ -135,16 +170,16 @@ struct AttentionForward {
     fill_tile(block, out, tiles.tile * tiles.length, 0.0F);
     fill_tile(block, rows.max, tiles.tile, -__builtin_huge_valf());
     fill_tile(block, rows.sum, tiles.tile, 0.0F);
-    for (int64_t k_first = 0; k_first <= first; k_first += a.tile) {
-      const int keys = rows_there(a, k_first);
-      load_tile(block, head.kv_rows(a.k, a.k_stride, k_first), a.k_stride, keys, dim_there, 1.0F,
-                kv, tiles.tile, tiles.dim, tiles.length);
+    for (int64_t k_first = head.first_key(a, first); k_first < first + there; k_first += a.tile) {
+      const SeenKeys seen(a, head, first, k_first);
+      load_tile(block, head.kv_rows(a.k, a.k_stride, k_first), a.k_stride, seen.keys, dim_there,
+                1.0F, kv, tiles.tile, tiles.dim, tiles.length);
       block.sync();
       multiply_scores(block, tiles, q, kv, scores);
       block.sync();
-      softmax_step(block, tiles, first - k_first, keys, scores, rows, out);
-      load_tile(block, head.kv_rows(a.v, a.v_stride, k_first), a.v_stride, keys, dim_there, 1.0F,
-                kv, tiles.tile, tiles.dim, tiles.length);
+      softmax_step(block, tiles, seen, scores, rows, out);
+      load_tile(block, head.kv_rows(a.v, a.v_stride, k_first), a.v_stride, seen.keys, dim_there,
+                1.0F, kv, tiles.tile, tiles.dim, tiles.length);
       block.sync();
       add_weighted<false>(block, tiles, scores, kv, out);
       block.sync();
@@ -159,24 +194,23 @@ struct AttentionForward {
     float* factor;  ///< what the sums so far are multiplied by
   };
 
-  /// Scores become exp(score - max); row r sees the keys up to offset + r, and none from `keys` on.
+  /// Scores become exp(score - max), and 0 where they are not seen.
   template <class Block>
   static HR_KERNEL void softmax_step(const Block& block, const AttentionTiles& tiles,
-                                     int64_t offset, int keys, float* scores, const Rows& rows,
+                                     const SeenKeys& seen_keys, float* scores, const Rows& rows,
                                      float* out) {
     const int tile = tiles.tile;
     const int score_length = tiles.score_length;
-    const auto seen = [=](int r) HR_KERNEL_LAMBDA {
-      return static_cast<int>(offset + r + 1 < keys ? offset + r + 1 : keys);
-    };
+    const SeenKeys seen = seen_keys;
     block.for_each(tile, [=](int64_t row) HR_KERNEL_LAMBDA {
       const int r = static_cast<int>(row);
       float max = rows.max[r];
-      for (int c = 0; c < seen(r); ++c) {
+      for (int c = seen.begin(r); c < seen.end(r); ++c) {
         const float score = scores[r * score_length + c];
         max = score > max ? score : max;
       }
-      rows.factor[r] = kernels::exp_f32(rows.max[r] - max);
+      // Where nothing has been seen yet, -infinity - (-infinity) must not make NaN.
+      rows.factor[r] = max == rows.max[r] ? 1.0F : kernels::exp_f32(rows.max[r] - max);
       rows.max[r] = max;
     });
     block.sync();
@@ -184,7 +218,8 @@ struct AttentionForward {
       const int r = static_cast<int>(index) / tile;
       const int c = static_cast<int>(index) % tile;
       float& score = scores[r * score_length + c];
-      score = c < seen(r) ? kernels::exp_f32(score - rows.max[r]) : 0.0F;
+      const bool is_seen = c >= seen.begin(r) && c < seen.end(r);
+      score = is_seen ? kernels::exp_f32(score - rows.max[r]) : 0.0F;
     });
     const int dim = tiles.dim;
     const int length = tiles.length;
@@ -196,7 +231,7 @@ struct AttentionForward {
     block.for_each(tile, [=](int64_t row) HR_KERNEL_LAMBDA {
       const int r = static_cast<int>(row);
       float sum = 0;
-      for (int c = 0; c < seen(r); ++c) {
+      for (int c = seen.begin(r); c < seen.end(r); ++c) {
         sum += scores[r * score_length + c];
       }
       rows.sum[r] = rows.sum[r] * rows.factor[r] + sum;
@@ -267,20 +302,20 @@ struct AttentionBackwardTile {
     });
   }
 
-  /// Query r sees the keys up to offset + r, of `keys`; only `queries` rows are there.
   template <class Block>
-  HR_KERNEL void run(const Block& block, const AttentionTiles& tiles, int64_t offset, int queries,
-                     int keys) const {
+  HR_KERNEL void run(const Block& block, const AttentionTiles& tiles,
+                     const SeenKeys& seen_keys) const {
     multiply_scores(block, tiles, q, k, scores);
     multiply_scores(block, tiles, dout, v, dscores);
     block.sync();
     const int tile = tiles.tile;
     const int score_length = tiles.score_length;
     const AttentionBackwardTile self = *this;
+    const SeenKeys seen = seen_keys;
     block.for_each(tile * tile, [=](int64_t index) HR_KERNEL_LAMBDA {
       const int r = static_cast<int>(index) / tile;
       const int c = static_cast<int>(index) % tile;
-      const bool is_seen = r < queries && c < keys && c <= offset + r;
+      const bool is_seen = r < seen.queries && c >= seen.begin(r) && c < seen.end(r);
       float& score = self.scores[r * score_length + c];
       float& dscore = self.dscores[r * score_length + c];
       score = is_seen ? kernels::exp_f32(score - self.log_sum_exp[r]) : 0.0F;
@@ -329,9 +364,10 @@ struct AttentionBackwardKeys {
               v, tiles.tile, tiles.dim, tiles.length);
     fill_tile(block, dk, tiles.tile * tiles.length, 0.0F);
     fill_tile(block, dv, tiles.tile * tiles.length, 0.0F);
+    const int64_t end = key_head.end_of_queries(a, k_first + keys - 1);
     for (int64_t h = first_head; h < first_head + group; ++h) {
       const AttentionHead<T> head(a, place.sequence, h);
-      for (int64_t first = k_first; first < a.seq; first += a.tile) {
+      for (int64_t first = k_first; first < end; first += a.tile) {
         const int there = rows_there(a, first);
         load_tile(block, head.q_rows(a.q, a.q_stride, first), a.q_stride, there, dim_there, a.scale,
                   q, tiles.tile, tiles.dim, tiles.length);
@@ -339,7 +375,7 @@ struct AttentionBackwardKeys {
                   1.0F, dout, tiles.tile, tiles.dim, tiles.length);
         work.load_statistics(block, a, head, first, there);
         block.sync();
-        work.run(block, tiles, first - k_first, there, keys);
+        work.run(block, tiles, SeenKeys(a, head, first, k_first));
         add_weighted<true>(block, tiles, work.scores, dout, dv);
         add_weighted<true>(block, tiles, work.dscores, q, dk);
         block.sync();
@@ -391,14 +427,14 @@ struct AttentionBackwardQueries {
               dout, tiles.tile, tiles.dim, tiles.length);
     work.load_statistics(block, a, head, first, there);
     fill_tile(block, dq, tiles.tile * tiles.length, 0.0F);
-    for (int64_t k_first = 0; k_first <= first; k_first += a.tile) {
-      const int keys = rows_there(a, k_first);
-      load_tile(block, head.kv_rows(a.k, a.k_stride, k_first), a.k_stride, keys, dim_there, 1.0F, k,
-                tiles.tile, tiles.dim, tiles.length);
-      load_tile(block, head.kv_rows(a.v, a.v_stride, k_first), a.v_stride, keys, dim_there, 1.0F, v,
-                tiles.tile, tiles.dim, tiles.length);
+    for (int64_t k_first = head.first_key(a, first); k_first < first + there; k_first += a.tile) {
+      const SeenKeys seen(a, head, first, k_first);
+      load_tile(block, head.kv_rows(a.k, a.k_stride, k_first), a.k_stride, seen.keys, dim_there,
+                1.0F, k, tiles.tile, tiles.dim, tiles.length);
+      load_tile(block, head.kv_rows(a.v, a.v_stride, k_first), a.v_stride, seen.keys, dim_there,
+                1.0F, v, tiles.tile, tiles.dim, tiles.length);
       block.sync();
-      work.run(block, tiles, first - k_first, there, keys);
+      work.run(block, tiles, seen);
       add_weighted<false>(block, tiles, work.dscores, k, dq);
       block.sync();
     }

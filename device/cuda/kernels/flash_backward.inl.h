@@ -64,23 +64,23 @@ struct FlashBackwardKeys {
     flash_zero(dk);
     flash_zero(dv);
     int stage = 0;
-    for (int left = (own.seq - first + Tiles::kStreamed - 1) / Tiles::kStreamed *
-                    static_cast<int>(a.q_heads / a.kv_heads);
+    for (int left = (head.end_of_queries(block, a, own.last()) - first + Tiles::kStreamed - 1) /
+                    Tiles::kStreamed * static_cast<int>(a.q_heads / a.kv_heads);
          left > 0; --left) {
       const int at = coming_at;
       block.template wait<0>();
       block.sync();  // this stage is there, the other one is used up
       if (left > 1) {
         coming_at += Tiles::kStreamed;
-        if (coming_at >= own.seq) {
+        if (coming_at >= head.end_of_queries(block, a, own.last())) {
           coming_at = first;
           ++coming.q_head;
         }
         load_stage(block, a, coming, coming_at, 1 - stage);
       }
       block.commit();
-      const Turn work{at - first, Layout::tiles(stage), Layout::statistics(stage)};
-      add_turn(block, a, work, dk, dv);
+      const Turn work{at, Layout::tiles(stage), Layout::statistics(stage)};
+      add_turn(block, a, head, first, work, dk, dv);
       stage = 1 - stage;
     }
     finish(block, a, dk, dv);
@@ -88,12 +88,20 @@ struct FlashBackwardKeys {
 
  private:
   struct Turn {
-    int offset;      ///< the first query less the first key
+    int at;          ///< the first query
     int tile;        ///< of q; that of dout follows
     int statistics;  ///< log-sum-exp; delta follows
   };
 
-  /// Works out again which tile it is, to keep that out of the registers of the loop.
+  // These two work out again which tile it is, to keep that out of the registers of the loop.
+  template <class Block>
+  static HR_FLASH void hide_foreign(const Block& block, const Arguments& a, int at,
+                                    FlashSums<Block, Tiles, Tiles::kStreamed>& p) {
+    const auto own = FlashTile<T, Tiles>::of_keys(block, a);
+    flash_hide_foreign<Tiles, FlashForeign::later_queries>(
+        block, a.ends + own.head.first_row + own.first, own.there, at, 0.0F, p);
+  }
+
   template <class Block>
   static HR_FLASH void finish(const Block& block, const Arguments& a,
                               const FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
@@ -125,7 +133,8 @@ struct FlashBackwardKeys {
   }
 
   template <class Block>
-  static HR_FLASH void add_turn(const Block& block, const Arguments& a, const Turn& turn,
+  static HR_FLASH void add_turn(const Block& block, const Arguments& a, const FlashHead<T>& head,
+                                int first, const Turn& turn,
                                 FlashSums<Block, Tiles, Tiles::kHeadDim>& dk,
                                 FlashSums<Block, Tiles, Tiles::kHeadDim>& dv) {
     using F32 = typename Block::F32;
@@ -151,10 +160,13 @@ struct FlashBackwardKeys {
         }
       }
     }
-    if (turn.offset < Tiles::kOwn - 1) {
+    if (turn.at - first < Tiles::kOwn - 1) {
       // Queries that are not there add nothing: their rows of q and dout are zeros, and so is their
       // delta.
-      flash_hide<Tiles, FlashHidden::earlier_queries>(block, turn.offset, 0.0F, p);
+      flash_hide<Tiles, FlashHidden::earlier_queries>(block, turn.at - first, 0.0F, p);
+    }
+    if (a.ends != nullptr && turn.at + Tiles::kStreamed > head.end_of_queries(block, a, first)) {
+      hide_foreign(block, a, turn.at, p);
     }
     flash_add_weighted<T, Tiles>(block, p, FlashThread<Block, Tiles>(block).wide + dout_tile, dv);
     FlashSums<Block, Tiles, Tiles::kStreamed> ds;
@@ -193,13 +205,15 @@ struct FlashBackwardQueries {
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
     const FlashHead<T>& head = own.head;
     const int first = own.first;
-    const int end = first + own.there;  // of the keys that are seen
+    // Of the keys that are seen:
+    const int begin = head.first_key(block, a, first);
+    const int end = first + own.there;
     const FlashThread<Block, Tiles> thread(block);
 
     flash_load<Tiles, Tiles::kOwn>(block, 0, head.queries(a, a.q, a.q_stride, first, own.there));
     flash_load<Tiles, Tiles::kOwn>(block, Tiles::kOwnBytes,
                                    head.queries(a, a.dout, a.out_stride, first, own.there));
-    load_stage(block, a, head, 0, 0);
+    load_stage(block, a, head, begin, 0);
     block.commit();
     Own q(thread.own(block, 0));
     Own dout(thread.own(block, Tiles::kOwnBytes));
@@ -213,7 +227,7 @@ struct FlashBackwardQueries {
       dout.take(block);
     }
     int stage = 0;
-    for (int at = 0; at < end; at += Tiles::kStreamed) {
+    for (int at = begin; at < end; at += Tiles::kStreamed) {
       block.template wait<0>();
       block.sync();  // this stage is there, the other one is used up
       if (at + Tiles::kStreamed < end) {
@@ -228,6 +242,10 @@ struct FlashBackwardQueries {
       statistics.apply(block, F32(a.scale * kFlashLog2E), p, ds);
       if (at + Tiles::kStreamed - 1 > first) {
         flash_hide<Tiles, FlashHidden::later_keys>(block, first - at, 0.0F, ds);
+      }
+      if (a.begins != nullptr && at < head.first_key(block, a, own.last())) {
+        flash_hide_foreign<Tiles, FlashForeign::earlier_keys>(
+            block, a.begins + head.first_row + first, own.there, at, 0.0F, ds);
       }
       flash_add_weighted<T, Tiles>(block, ds, thread.wide + tile, dq);
       stage = 1 - stage;

@@ -24,7 +24,9 @@ struct FlashForward {
     const auto own = FlashTile<T, Tiles>::of_queries(block, a);
     const FlashHead<T>& head = own.head;
     const int first = own.first;
-    const int end = first + own.there;  // of the keys that are seen
+    // Of the keys that are seen:
+    const int begin = head.first_key(block, a, first);
+    const int end = first + own.there;
     const auto load = [&](int tile, const void* base, int64_t stride, int at) {
       flash_load<Tiles, Tiles::kStreamed>(
           block, tile,
@@ -32,12 +34,12 @@ struct FlashForward {
     };
 
     flash_load<Tiles, Tiles::kOwn>(block, 0, head.queries(a, a.q, a.q_stride, first, own.there));
-    load(kKeyTile, a.k, a.k_stride, 0);
+    load(kKeyTile, a.k, a.k_stride, begin);
     block.commit();
     FlashSums<Block, Tiles, Tiles::kHeadDim> sums;
     flash_zero(sums);
     Rows<Block> rows;
-    for (int at = 0; at < end; at += Tiles::kStreamed) {
+    for (int at = begin; at < end; at += Tiles::kStreamed) {
       block.template wait<0>();
       block.sync();  // the keys are there, the last values are used up
       load(kValueTile, a.v, a.v_stride, at);
@@ -56,6 +58,9 @@ struct FlashForward {
       if (at + Tiles::kStreamed - 1 > first) {
         flash_hide<Tiles, FlashHidden::later_keys>(block, first - at, -__builtin_huge_valf(),
                                                    scores);
+      }
+      if (a.begins != nullptr) {
+        hide_foreign(block, a, at, scores);
       }
       rows.fold(block, a.scale * kFlashLog2E, scores, sums);
       flash_add_weighted<T, Tiles>(block, scores, thread.wide + kValueTile, sums);
@@ -84,7 +89,7 @@ struct FlashForward {
     }
 
     /// Scores become 2^(unit * (score - max)); what was summed before is scaled to the new maximum.
-    /// Key 0 is seen by all and comes first, so the maximum is finite from the start.
+    /// A row that has not seen a key yet has the maximum -infinity and sums of 0.
     HR_FLASH void fold(const Block& block, float unit,
                        FlashSums<Block, Tiles, Tiles::kStreamed>& scores,
                        FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {
@@ -99,8 +104,9 @@ struct FlashForward {
             top = block.max(top, block.max(score[2 * h], score[2 * h + 1]));
           }
           top = flash_quad_max(block, top);
-          const F32 factor = block.exp2((max[m][h] - top) * unit);
-          const F32 shift = top * -unit;
+          const F32 base = block.select(top > -__builtin_huge_valf(), top, F32(0.0F));
+          const F32 factor = block.exp2((max[m][h] - base) * unit);
+          const F32 shift = base * -unit;
           max[m][h] = top;
           F32 total = 0.0F;
 #pragma unroll
@@ -142,7 +148,18 @@ struct FlashForward {
     }
   };
 
-  /// Works out again which tile it is, to keep that out of the registers of the loop.
+  // These two work out again which tile it is, to keep that out of the registers of the loop.
+  template <class Block>
+  static HR_FLASH void hide_foreign(const Block& block, const Arguments& a, int at,
+                                    FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+    const auto own = FlashTile<T, Tiles>::of_queries(block, a);
+    if (at < own.head.first_key(block, a, own.last())) {
+      flash_hide_foreign<Tiles, FlashForeign::earlier_keys>(
+          block, a.begins + own.head.first_row + own.first, own.there, at, -__builtin_huge_valf(),
+          scores);
+    }
+  }
+
   template <class Block>
   static HR_FLASH void finish(const Block& block, const Arguments& a, const Rows<Block>& rows,
                               const FlashSums<Block, Tiles, Tiles::kHeadDim>& sums) {

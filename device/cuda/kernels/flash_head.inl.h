@@ -25,6 +25,17 @@ struct FlashHead {
     return first_row * a.q_heads + q_head * a.seq;
   }
 
+  /// The first key that a query sees; later queries see none before it.
+  template <class Block>
+  HR_FLASH int first_key(const Block& block, const AttentionArguments& a, int query) const {
+    return a.begins == nullptr ? 0 : block.read_i32(a.begins + first_row + query);
+  }
+  /// The query behind the last one that sees a key; no later one sees a key before it.
+  template <class Block>
+  HR_FLASH int end_of_queries(const Block& block, const AttentionArguments& a, int key) const {
+    return a.ends == nullptr ? static_cast<int>(a.seq) : block.read_i32(a.ends + first_row + key);
+  }
+
   /// Rows from position `at` on of q, out or their gradients.
   HR_FLASH FlashRows<const T> queries(const AttentionArguments& a, const void* base, int64_t stride,
                                       int at, int there) const {
@@ -65,6 +76,8 @@ struct FlashTile {
   int seq;
   int first;  ///< own row
   int there;  ///< own rows that the sequence has
+
+  HR_FLASH int last() const { return first + there - 1; }
 
   /// The last queries see most keys.
   template <class Block>

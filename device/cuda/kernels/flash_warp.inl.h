@@ -169,6 +169,39 @@ HR_FLASH void flash_hide(const Block& block, int offset, float hidden,
   }
 }
 
+/// What a row of the scores does not see of the streamed tile because it is of another document.
+enum class FlashForeign : int {
+  earlier_keys,   ///< rows are queries: keys before the begin of their documents
+  later_queries,  ///< rows are keys: queries from the end of their documents on
+};
+
+/// That becomes `hidden`. `borders`: begin or end of each own row's document, less `at`, the
+/// position of the streamed tile; own rows from `there` on have none.
+template <class Tiles, FlashForeign kWhat, class Block>
+HR_FLASH void flash_hide_foreign(const Block& block, const int32_t* borders, int there, int at,
+                                 float hidden, FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
+  constexpr bool kEarlier = kWhat == FlashForeign::earlier_keys;
+  const FlashThread<Block, Tiles> thread(block);
+#pragma unroll
+  for (int m = 0; m < Tiles::kRowTiles; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto row = thread.row + (16 * m + 8 * h);
+      const auto border = block.load_i32(borders, row, row < there) - at;
+#pragma unroll
+      for (int n = 0; n < Tiles::kStreamed / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const auto streamed = thread.column + (8 * n + e);
+          auto& score = scores[m][n][2 * h + e];
+          score = block.select(kEarlier ? streamed < border : streamed >= border,
+                               typename Block::F32(hidden), score);
+        }
+      }
+    }
+  }
+}
+
 /// scores = own rows times streamed rows, over the head. `streamed`: FlashThread::tall in its tile.
 template <class T, class Tiles, class Block, class Own>
 HR_FLASH void flash_scores(const Block& block, const Own& own, typename Block::I32 streamed,

@@ -12,7 +12,8 @@ struct Rope {
   template <class Block>
   static HR_KERNEL void run(const Block& block, const Arguments& arguments) {
     const int64_t row = block.index_x();
-    const float* angles = arguments.cos_sin + row % arguments.seq * arguments.head_dim;
+    const int64_t position = kernels::position_of(row, arguments.seq, arguments.begins);
+    const float* angles = arguments.cos_sin + position * arguments.head_dim;
     kernels::rope_row(block, static_cast<T*>(arguments.x) + row * arguments.stride, arguments.heads,
                       arguments.head_dim, angles, arguments.sign);
   }

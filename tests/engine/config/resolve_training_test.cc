@@ -388,5 +388,38 @@ TEST(ResolveScheduler, Cosine) {
   EXPECT_EQ(cosine.warmup_steps, 3);
 }
 
+TEST(ResolvePacking, TheEndOfADocumentComesFromTheFileOrTheModel) {
+  ResolveContext context;
+  context.vocab_size = 100;
+  context.end_tokens = {2};
+  EXPECT_EQ(settings_of("", context).document_end, std::nullopt);
+  EXPECT_EQ(settings_of(R"("headrace": {"packing": true})", context).document_end, 2);
+  EXPECT_EQ(
+      settings_of(R"("headrace": {"packing": true, "document_end": 7})", context).document_end, 7);
+  const Resolution filled =
+      resolve_text(file_with(R"("headrace": {"packing": true, "document_end": "auto"})"), context);
+  EXPECT_EQ(filled.settings.document_end, 2);
+  EXPECT_THAT(texts(filled),
+              Contains(HasSubstr("document_end: \"auto\" became 2 (eos_token_id of the model)")));
+  const Resolution off = resolve_text(file_with(R"("headrace": {"document_end": 7})"), context);
+  EXPECT_EQ(off.settings.document_end, std::nullopt);
+  EXPECT_THAT(texts(off), Contains(HasSubstr("no effect without headrace.packing")));
+}
+
+TEST(ResolvePacking, NeedsOneTokenOfTheVocabulary) {
+  ResolveContext context;
+  context.vocab_size = 100;
+  const std::string packing = file_with(R"("headrace": {"packing": true})");
+  EXPECT_THAT(problem_of(packing, context),
+              AllOf(HasSubstr("headrace.document_end"), HasSubstr("has no eos_token_id")));
+  context.end_tokens = {2, 5};
+  EXPECT_THAT(problem_of(packing, context), HasSubstr("more than one eos_token_id (2, 5)"));
+  context.end_tokens = {-1};
+  EXPECT_THAT(problem_of(packing, context), HasSubstr("-1 is not in the model's vocabulary"));
+  EXPECT_THAT(
+      problem_of(file_with(R"("headrace": {"packing": true, "document_end": 100})"), context),
+      HasSubstr("100 is not in the model's vocabulary"));
+}
+
 }  // namespace
 }  // namespace headrace::engine
