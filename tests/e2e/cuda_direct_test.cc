@@ -1,0 +1,250 @@
+// Training on the CUDA device with reads straight from nvme to it, here over the fake GPU and the
+// fake cuFile: the same bits as through the host in any budget, and nothing lost where they fail.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "e2e/cuda_training.h"
+#include "engine/direct_path.h"
+#include "tests/fake_cuda/fake_cufile.h"
+
+namespace headrace {
+namespace {
+
+using device::testing::FakeCuda;
+using device::testing::FakeCuFile;
+
+/// A fake GPU with its fake cuFile.
+struct Machine {
+  explicit Machine(const FakeCuFile::Options& options = {})
+      : cufile(std::make_shared<FakeCuFile>(gpu, options)) {}
+
+  /// Direct reads are asked for, and taken to be as fast as those into the host.
+  engine::EngineOptions direct(engine::EngineOptions options) const {
+    engine::use_gpu(options, test::fake_gpu(gpu, [made = cufile](std::string&) { return made; }),
+                    {});
+    options.direct_reads = true;
+    options.assumed_direct_share = 1;
+    options.verify_reads = false;
+    return options;
+  }
+
+  std::shared_ptr<FakeCuda> gpu = std::make_shared<FakeCuda>();
+  std::shared_ptr<FakeCuFile> cufile;
+};
+
+engine::EngineOptions all_on_nvme(Bytes device, Bytes host) {
+  engine::EngineOptions options;
+  options.memory.device_memory = device;
+  options.memory.host_memory = host;
+  options.memory.offload_param = Tier::nvme;
+  options.memory.offload_optimizer = Tier::nvme;
+  options.memory.host_activations = true;
+  options.memory.nvme_activations = true;
+  options.vocab_tile = 64;
+  return options;
+}
+
+class DirectTraining : public testing::Test {
+ protected:
+  DirectTraining() { model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder_.path()); }
+
+  /// Budgets above the least ones, by these factors.
+  engine::EngineOptions budgets(const test::CurveSettings& settings, double device, double host) {
+    engine::EngineOptions options = all_on_nvme(kMiB * 64, kMiB * 64);
+    const auto times = [](Bytes least, double factor) {
+      return align_up(Bytes(static_cast<int64_t>(static_cast<double>(least.count()) * factor)),
+                      Bytes(4096));
+    };
+    const engine::MinimumBudgets of_device =
+        least_budgets(settings, test::on_gpu(options, std::make_shared<FakeCuda>()));
+    options.memory.device_memory = times(of_device.device, device);
+    options.memory.host_memory = times(
+        least_budgets(settings, test::on_gpu(options, std::make_shared<FakeCuda>())).host, host);
+    return options;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(DirectTraining, HasTheSameBitsAsThroughTheHostInAnyBudget) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [device, host] : {std::pair(1.02, 1.1), {1.5, 1.02}, {2.5, 1.5}}) {
+      SCOPED_TRACE(
+          fmt::format("{}, {} and {} of the least budgets", to_string(dtype), device, host));
+      test::CurveSettings settings = test::gpu_curve(folder_.path(), dtype);
+      const engine::EngineOptions options = budgets(settings, device, host);
+      const test::Curve expected =
+          train_curve(settings, test::on_gpu(options, std::make_shared<FakeCuda>()));
+      const Machine machine;
+      int64_t read_directly = 0;
+      settings.observe = [&](const engine::EngineReport& report) {
+        read_directly += report.traffic.direct;
+        EXPECT_EQ(report.traffic, report.planned);
+        EXPECT_GE(report.traffic.nvme_read, report.traffic.direct);
+      };
+      const test::Curve curve = train_curve(settings, machine.direct(options));
+      test::expect_same_bits(curve, expected);
+      EXPECT_EQ(curve, expected);
+      EXPECT_GT(read_directly, 0);
+      EXPECT_GE(machine.cufile->bytes_read(), read_directly);
+      EXPECT_EQ(machine.cufile->live_objects(), 0);
+      EXPECT_EQ(machine.gpu->live_objects(), 0);
+    }
+  }
+}
+
+TEST_F(DirectTraining, WithOtherPoliciesToo) {
+  test::CurveSettings settings = test::gpu_curve(folder_.path(), DType::bf16);
+  engine::EngineOptions options = budgets(settings, 1.5, 1.1);
+  const test::Curve expected =
+      train_curve(settings, test::on_gpu(options, std::make_shared<FakeCuda>()));
+  for (const char* const policy : {"lru", "liveness"}) {
+    SCOPED_TRACE(policy);
+    options.policy = policy;
+    const Machine machine;
+    EXPECT_EQ(train_curve(settings, machine.direct(options)), expected);
+    EXPECT_GT(machine.cufile->bytes_read(), 0);
+  }
+}
+
+TEST_F(DirectTraining, GoesThroughTheHostWhereCuFileCannot) {
+  const test::CurveSettings settings = test::gpu_curve(folder_.path(), DType::bf16);
+  const engine::EngineOptions options = budgets(settings, 1.5, 1.1);
+  const test::Curve expected =
+      train_curve(settings, test::on_gpu(options, std::make_shared<FakeCuda>()));
+  for (const FakeCuFile::Options& how : {FakeCuFile::Options{.can_forbid = false},
+                                         {.has_driver = false},
+                                         {.supports_files = false},
+                                         {.can_pin = false}}) {
+    const Machine machine(how);
+    EXPECT_EQ(train_curve(settings, machine.direct(options)), expected);
+    EXPECT_EQ(machine.cufile->bytes_read(), 0);
+    EXPECT_EQ(machine.cufile->live_objects(), 0);
+  }
+}
+
+TEST_F(DirectTraining, ShortReadsChangeNothing) {
+  const test::CurveSettings settings = test::gpu_curve(folder_.path(), DType::bf16);
+  const engine::EngineOptions options = budgets(settings, 1.5, 1.1);
+  const test::Curve expected =
+      train_curve(settings, test::on_gpu(options, std::make_shared<FakeCuda>()));
+  const Machine machine;
+  machine.cufile->shorten_reads(4096);
+  EXPECT_EQ(train_curve(settings, machine.direct(options)), expected);
+  EXPECT_GT(machine.cufile->bytes_read(), 0);
+}
+
+/// Trains until something fails; the message. The run is kept in `nvme`.
+std::string train_until_failure(const test::CurveSettings& settings, engine::EngineOptions options,
+                                const std::string& nvme, const std::function<void()>& after_first) {
+  const model::CheckpointReader reader(settings.model_folder);
+  options.dtype = settings.dtype;
+  options.shape = settings.shape;
+  options.memory.micro_batches = static_cast<int64_t>(settings.steps[0].size());
+  options.memory.has_nvme = true;
+  options.nvme_budget = options.memory.nvme_budget = kGiB;
+  options.nvme_paths = {nvme};
+  options.run_id = "failing";
+  options.keep_state = true;
+  engine::Engine engine(reader.config(), options);
+  engine.load(reader, [](Elements) {});
+  try {
+    for (size_t step = 0; step < settings.steps.size(); ++step) {
+      engine::StepNumbers numbers;
+      numbers.optimizer.lr = settings.learning_rates[step];
+      numbers.optimizer.step = static_cast<int64_t>(step) + 1;
+      numbers.micro_batches = options.memory.micro_batches;
+      engine.train_step(settings.steps[step], numbers);
+      if (step == 0) {
+        after_first();
+      }
+    }
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(DirectTraining, AReadThatFailsEndsTheRunAndLosesNothing) {
+  const test::CurveSettings settings = test::gpu_curve(folder_.path(), DType::bf16);
+  const test::TemporaryFolder nvme;
+  const Machine machine;
+  const std::string message =
+      train_until_failure(settings, machine.direct(budgets(settings, 1.5, 1.1)), nvme.path(),
+                          [&] { machine.cufile->fail_read(2, -5044); });
+  EXPECT_THAT(message, testing::HasSubstr("direct read to the GPU failed: error 5044"));
+  EXPECT_THAT(message, testing::HasSubstr(nvme.path()));
+  tiers::ExtentStoreOptions options;
+  options.paths = {nvme.path()};
+  options.run_id = "failing";
+  options.disk_budget = kGiB;
+  const auto store = tiers::ExtentStore::open(options, aio::IoEngine::create({}));
+  EXPECT_EQ(store->generation(), 1U) << "of the step before";
+  EXPECT_TRUE(store->verify({}).empty());
+}
+
+class DirectPathChoice : public testing::Test {
+ protected:
+  engine::DirectPath choose(const Machine& machine, const engine::DirectRequest& request) {
+    device::cuda::CudaDevice device(machine.gpu, 0, {}, [&](std::string& refusal) {
+      refusal = is_missing_ ? "cuFile is not there" : "";
+      return is_missing_ ? nullptr : machine.cufile;
+    });
+    const auto memory = device.allocate(kMiB * 4);
+    std::vector<std::byte> host(static_cast<size_t>(kMiB.count()) * 2 + 4096);
+    std::byte* const aligned =
+        host.data() + (4096 - reinterpret_cast<uintptr_t>(host.data()) % 4096);
+    const size_t size = host.size() - 4096;
+    engine::DirectPath path = engine::find_direct_path(
+        device, *io_, {folder_.path()}, {{memory->data(), 4 << 20}, {aligned, size}}, request);
+    EXPECT_TRUE(std::all_of(aligned, aligned + size, [](std::byte b) { return b == std::byte{}; }));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+    path.reader.reset();  // before the memory
+    return path;
+  }
+  static engine::DirectRequest unverified() { return {.verifies_reads = false}; }
+
+  bool is_missing_ = false;
+  std::unique_ptr<aio::IoEngine> io_ = aio::IoEngine::create({});
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(DirectPathChoice, SaysWhatItUsesAndWhy) {
+  const Machine machine;
+  engine::DirectRequest request = unverified();
+  request.assumed_share = 0.9;
+  const engine::DirectPath path = choose(machine, request);
+  EXPECT_EQ(path.share, 0.9);
+  EXPECT_THAT(path.description, testing::HasSubstr("not verified: cuFile 1.14, nvidia-fs 2.22"));
+  EXPECT_EQ(machine.cufile->bytes_read(), 3 * kMiB.count() * 2);
+}
+
+TEST_F(DirectPathChoice, IsTheHostWhereAnythingSpeaksAgainst) {
+  const auto why = [&](const Machine& machine, const engine::DirectRequest& request) {
+    const engine::DirectPath path = choose(machine, request);
+    EXPECT_EQ(path.share, 0);
+    EXPECT_THAT(path.description, testing::StartsWith("through host memory: "));
+    return path.description;
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(why(Machine(), {}), HasSubstr("headrace.verify_reads is on"));
+  EXPECT_THAT(why(Machine(), {.verifies_reads = false, .has_limits = true}), HasSubstr("limit"));
+  EXPECT_THAT(why(Machine({.can_forbid = false}), unverified()), HasSubstr("allow_compat_mode"));
+  EXPECT_THAT(why(Machine({.supports_files = false}), unverified()), HasSubstr("file system"));
+  Machine damaging;
+  damaging.cufile->damage_reads();
+  EXPECT_THAT(why(damaging, unverified()), HasSubstr("other bytes"));
+  Machine slow;
+  slow.cufile->slow_reads(std::chrono::milliseconds(500));
+  EXPECT_THAT(why(slow, unverified()), HasSubstr("slower"));
+  Machine failing;
+  failing.cufile->fail_read(1, -1, EIO);
+  EXPECT_THAT(why(failing, unverified()), HasSubstr("direct-trial"));
+  is_missing_ = true;
+  EXPECT_THAT(why(Machine(), unverified()), HasSubstr("cuFile is not there"));
+}
+
+}  // namespace
+}  // namespace headrace
