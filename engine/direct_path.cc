@@ -137,11 +137,6 @@ class Trial {
   aio::FileId file_;
 };
 
-std::string rates_text(const PathRates& rates) {
-  return fmt::format("{:.2f} GB/s, through host memory {:.2f} GB/s", rates.direct / kGiga,
-                     rates.through_host / kGiga);
-}
-
 /// Why there can be none, whatever the machine has; empty: there can.
 std::string refusal_of(const DirectRequest& request, const TrialMemory& memory) {
   if (memory.device.empty()) {
@@ -159,6 +154,11 @@ std::string refusal_of(const DirectRequest& request, const TrialMemory& memory) 
 }
 
 }  // namespace
+
+std::string describe(const PathRates& rates) {
+  return fmt::format("{:.2f} GB/s, through host memory {:.2f} GB/s", rates.direct / kGiga,
+                     rates.through_host / kGiga);
+}
 
 PathRates try_direct_reads(device::Device& device, device::DirectReader& reader, aio::IoEngine& io,
                            const std::string& folder, const TrialMemory& memory) {
@@ -198,10 +198,10 @@ DirectPath find_direct_path(device::Device& device, aio::IoEngine& io,
   if (request.assumed_share > 0) {
     path.share = request.assumed_share;
   } else if (path.share < kAlike) {
-    return through_host("direct reads are slower, " + rates_text(*slowest));
+    return through_host("direct reads are slower, " + describe(*slowest));
   }
   path.description = fmt::format("direct where the step is no slower for it, not verified: {}; {}",
-                                 search.reader->description(), rates_text(*slowest));
+                                 search.reader->description(), describe(*slowest));
   path.reader = std::move(search.reader);
   return path;
 }

@@ -16,6 +16,9 @@ struct PathRates {
   double through_host = 0;  ///< of the slower part of the way: they overlap in a run
 };
 
+/// "6.20 GB/s, through host memory 6.10 GB/s".
+std::string describe(const PathRates& rates);
+
 /// The memory that a trial may use meanwhile, multiples of device::kDirectAlignment; the same
 /// number of bytes of each is written, and zero afterwards.
 struct TrialMemory {

@@ -132,12 +132,16 @@ void ExtentIo::read(const std::string& name, StoredValueRef value, std::span<std
 
 void ExtentIo::read_direct(StoredValueRef value, device::DirectReader& reader,
                            std::span<std::byte> target, ReadEnd on_end) {
-  HR_CHECK(!verify_reads_, "a direct read, which is not verified, where all reads are to be");
   std::vector<Completion> parts;
-  std::byte* at = target.data();
-  for (const Extent& extent : value->extents()) {
-    parts.push_back(reader.read(allocator_.file_path(extent), extent.offset, at, extent.length));
-    at += extent.length.count();
+  try {
+    HR_CHECK(!verify_reads_, "a direct read, which is not verified, where all reads are to be");
+    std::byte* at = target.data();
+    for (const Extent& extent : value->extents()) {
+      parts.push_back(reader.read(allocator_.file_path(extent), extent.offset, at, extent.length));
+      at += extent.length.count();
+    }
+  } catch (...) {
+    parts.push_back(Completion::failed(std::current_exception()));
   }
   when_all(parts).on_done([this, value = std::move(value),
                            on_end = std::move(on_end)](const std::exception_ptr& error) mutable {

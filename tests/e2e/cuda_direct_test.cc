@@ -7,6 +7,7 @@
 
 #include "e2e/cuda_training.h"
 #include "engine/direct_path.h"
+#include "support/real_gpu.h"
 #include "tests/fake_cuda/fake_cufile.h"
 
 namespace headrace {
@@ -183,6 +184,24 @@ TEST_F(DirectTraining, AReadThatFailsEndsTheRunAndLosesNothing) {
   const auto store = tiers::ExtentStore::open(options, aio::IoEngine::create({}));
   EXPECT_EQ(store->generation(), 1U) << "of the step before";
   EXPECT_TRUE(store->verify({}).empty());
+}
+
+/// The real GPU, where the tests with the label gpu ask for it. Without a direct path the second run
+/// goes through the host as the first one does.
+TEST(GpuTraining, HasTheSameBitsWithDirectReads) {
+  const device::GpuSearch search = test::find_gpu_for_tests();
+  if (!search.gpu) {
+    GTEST_SKIP() << search.refusal;
+  }
+  const test::TemporaryFolder folder;
+  model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = test::gpu_curve(folder.path(), DType::bf16);
+  engine::EngineOptions options = all_on_nvme(kMiB * 4, kMiB * 16);
+  engine::use_gpu(options, *search.gpu, {});
+  const test::Curve expected = train_curve(settings, options);
+  options.verify_reads = false;
+  options.direct_reads = true;
+  EXPECT_EQ(train_curve(settings, options), expected);
 }
 
 class DirectPathChoice : public testing::Test {
