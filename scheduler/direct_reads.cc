@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "scheduler/costs.h"
@@ -96,7 +97,7 @@ class Finder {
 
 /// The actions with direct reads in the place of these ways, with the dependencies that are left.
 Schedule rebuild(const CompileInput& input, const Schedule& schedule,
-                 const std::vector<WayThroughHost>& ways) {
+                 std::span<const WayThroughHost> ways) {
   enum class Fate : uint8_t { stays, direct, gone };
   std::vector<Fate> fates(schedule.actions.size(), Fate::stays);
   for (const WayThroughHost& way : ways) {
@@ -139,20 +140,23 @@ Schedule rebuild(const CompileInput& input, const Schedule& schedule,
   return result;
 }
 
-/// Those whose slot of the device waits for nothing but the read.
-std::vector<WayThroughHost> with_early_slot(const CompileInput& input, const Schedule& schedule,
-                                            const std::vector<WayThroughHost>& ways) {
+/// Sorts the ways by how much later than the begin of the read into the host the slot of the device
+/// is free; returns how many are not later at all.
+size_t order_by_slot(const CompileInput& input, const Schedule& schedule,
+                     std::vector<WayThroughHost>& ways) {
   const ActionTimes times = simulate_actions(input, schedule.actions);
-  std::vector<WayThroughHost> early;
-  for (const WayThroughHost& way : ways) {
-    const std::vector<uint32_t>& after = schedule.actions[way.copy].after;
-    if (std::all_of(after.begin(), after.end(), [&](uint32_t before) {
-          return before == way.read || times.end[before] <= times.begin[way.read];
-        })) {
-      early.push_back(way);
+  const auto lateness = [&](const WayThroughHost& way) {
+    double free = 0;
+    for (const uint32_t before : schedule.actions[way.copy].after) {
+      free = before == way.read ? free : std::max(free, times.end[before]);
     }
-  }
-  return early;
+    return free - times.begin[way.read];
+  };
+  std::stable_sort(ways.begin(), ways.end(), [&](const WayThroughHost& x, const WayThroughHost& y) {
+    return lateness(x) < lateness(y);
+  });
+  return static_cast<size_t>(std::count_if(
+      ways.begin(), ways.end(), [&](const WayThroughHost& way) { return lateness(way) <= 0; }));
 }
 
 class DirectReadsPolicy final : public Policy {
@@ -173,19 +177,24 @@ Schedule add_direct_reads(const CompileInput& input, Schedule schedule) {
   if (input.rates.direct_share <= 0) {
     return schedule;
   }
-  const std::vector<WayThroughHost> ways = Finder(input, schedule.actions).run();
+  std::vector<WayThroughHost> ways = Finder(input, schedule.actions).run();
+  const size_t early = order_by_slot(input, schedule, ways);
   double least = simulate(input, schedule).seconds;
   Schedule best = schedule;
-  for (const auto& chosen : {with_early_slot(input, schedule, ways), ways}) {
-    if (chosen.empty()) {
-      continue;
-    }
-    Schedule direct = rebuild(input, schedule, chosen);
+  const auto is_no_slower = [&](size_t count) {
+    Schedule direct = rebuild(input, schedule, std::span(ways).first(count));
     const double seconds = simulate(input, direct).seconds;
-    if (seconds <= least * kAsFast) {
-      least = std::min(least, seconds);
-      best = std::move(direct);
+    if (seconds > least * kAsFast) {
+      return false;
     }
+    least = std::min(least, seconds);
+    best = std::move(direct);
+    return true;
+  };
+  size_t taken = early > 0 && is_no_slower(early) ? early : 0;
+  size_t refused = ways.size() + 1;
+  for (size_t next = ways.size(); next > taken; next = taken + (refused - taken) / 2) {
+    (is_no_slower(next) ? taken : refused) = next;
   }
   return best;
 }
