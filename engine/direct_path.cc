@@ -137,11 +137,8 @@ class Trial {
   aio::FileId file_;
 };
 
-/// Why there can be none, whatever the machine has; empty: there can.
-std::string refusal_of(const DirectRequest& request, const TrialMemory& memory) {
-  if (memory.device.empty()) {
-    return "there is no device tier";
-  }
+/// Why there can be none, whatever the GPU can do; empty: there can.
+std::string refusal_of(const DirectRequest& request, const aio::IoEngine& io) {
   if (request.verifies_reads) {
     return "headrace.verify_reads is on, and what passes host memory by is not verified there; "
            "false would allow direct reads";
@@ -149,6 +146,9 @@ std::string refusal_of(const DirectRequest& request, const TrialMemory& memory) 
   if (request.has_limits) {
     return "a limit is set for drive or link (headrace.nvme_read_limit, nvme_limit, link_limit), "
            "which direct reads would pass by";
+  }
+  if (io.alignment() < device::kDirectAlignment) {
+    return "files are written through the page cache here, which direct reads pass by";
   }
   return "";
 }
@@ -173,7 +173,7 @@ DirectPath find_direct_path(device::Device& device, aio::IoEngine& io,
     path.description = "through host memory: " + why;
     return path;
   };
-  if (const std::string refusal = refusal_of(request, memory); !refusal.empty()) {
+  if (const std::string refusal = refusal_of(request, io); !refusal.empty()) {
     return through_host(refusal);
   }
   device::DirectSearch search = device.open_direct_reader(memory.device);

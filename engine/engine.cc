@@ -110,8 +110,8 @@ void Engine::open_store(const EngineOptions& options) {
 
 /// While the arenas hold nothing yet.
 void Engine::find_direct_path(const EngineOptions& options) {
-  if (!options.direct_reads || extents_ == nullptr) {
-    return;
+  if (!options.direct_reads || io_description_.empty() || !plan_.has_device()) {
+    return;  // nothing goes from nvme to a device, which the configuration's notes say
   }
   DirectRequest request;
   request.verifies_reads = options.verify_reads;
@@ -119,9 +119,7 @@ void Engine::find_direct_path(const EngineOptions& options) {
   request.assumed_share = options.assumed_direct_share;
   TrialMemory memory;
   memory.host = {host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())};
-  if (plan_.has_device()) {
-    memory.device = {device_memory_->data(), static_cast<size_t>(plan_.device_arena.count())};
-  }
+  memory.device = {device_memory_->data(), static_cast<size_t>(plan_.device_arena.count())};
   direct_ = engine::find_direct_path(*device_, *io_, extents_->directories(), memory, request);
   rates_.direct_share = direct_.share;
 }

@@ -364,6 +364,10 @@ void Resolver::note_idle_limits() {
          "headrace.nvme_read_limit, nvme_write_limit and nvme_limit: have no effect, nothing goes "
          "to nvme");
   }
+  if (aio.direct && (!settings.offload.uses_nvme() || settings.compute == ComputePlace::host)) {
+    note(LogLevel::info, "headrace.gpudirect (aio.use_gds): has no effect, {}",
+         settings.offload.uses_nvme() ? "there is no device tier" : "nothing goes to nvme");
+  }
 }
 
 }  // namespace headrace::engine

@@ -134,6 +134,25 @@ TEST_F(DirectTraining, ShortReadsChangeNothing) {
   EXPECT_GT(expect_same(settings, options, through_host(settings, options), machine), 0);
 }
 
+TEST_F(DirectTraining, TimelinesShowThem) {
+  test::CurveSettings settings = test::gpu_curve(folder_.path(), DType::f32);
+  int64_t read_directly = 0;
+  settings.observe_timeline = [&](const engine::EngineReport& report,
+                                  const engine::StepTimeline& timeline) {
+    Bytes shown;
+    for (const engine::StepTimeline::Event& event : timeline.events) {
+      if (event.name.ends_with(" to the device")) {
+        EXPECT_EQ(event.lane, scheduler::Lane::nvme_read);
+        shown += event.bytes;
+      }
+    }
+    EXPECT_EQ(shown, Bytes(report.traffic.direct));
+    read_directly += report.traffic.direct;
+  };
+  train_curve(settings, Machine().direct(budgets(settings, 2.5, 1.5)));
+  EXPECT_GT(read_directly, 0);
+}
+
 /// Trains until something fails; the message. The run is kept in `nvme`.
 std::string train_until_failure(const test::CurveSettings& settings, engine::EngineOptions options,
                                 const std::string& nvme, const std::function<void()>& after_load) {
@@ -258,6 +277,11 @@ TEST_F(DirectPathChoice, IsTheHostWhereAnythingSpeaksAgainst) {
   Machine failing;
   failing.cufile->fail_read(1, -1, EIO);
   EXPECT_THAT(why(failing, unverified()), HasSubstr("direct-trial"));
+  aio::IoEngineOptions buffered;
+  buffered.direct = false;
+  io_ = aio::IoEngine::create(buffered);
+  EXPECT_THAT(why(Machine(), unverified()), HasSubstr("page cache"));
+  io_ = aio::IoEngine::create({});
   is_missing_ = true;
   EXPECT_THAT(why(Machine(), unverified()), HasSubstr("cuFile is not there"));
 }

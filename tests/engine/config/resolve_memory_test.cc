@@ -208,6 +208,8 @@ TEST(ResolveAioKeys, DirectReadsAreDeepSpeedsOrOurs) {
   EXPECT_TRUE(asks(R"("aio": {"use_gds": true})"));
   EXPECT_TRUE(asks(R"("headrace": {"gpudirect": true})"));
   EXPECT_FALSE(asks(R"("aio": {"use_gds": true}, "headrace": {"gpudirect": false})"));
+  EXPECT_THAT(texts(resolve_text(file_with(R"("aio": {"use_gds": true})"), {})),
+              Contains(HasSubstr("headrace.gpudirect (aio.use_gds): has no effect, nothing goes")));
 }
 
 TEST(ResolveLimits, AreBytesPerSecond) {
