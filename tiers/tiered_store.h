@@ -67,13 +67,13 @@ class Lease {
   std::span<std::byte> bytes_;
 };
 
+/// Bytes over each boundary since the start.
 struct TierTraffic {
-  int64_t nvme_read =
-      0;  ///< bytes since start; direct reads count for nvme_read and host_to_device
+  int64_t nvme_read = 0;
   int64_t nvme_write = 0;
   int64_t host_to_device = 0;
   int64_t device_to_host = 0;
-  int64_t direct = 0;  ///< of nvme_read and of host_to_device, straight from nvme to the device
+  int64_t direct = 0;  ///< straight from nvme to the device; part of nvme_read and host_to_device
 
   TierTraffic& operator+=(const TierTraffic& part) {
     nvme_read += part.nvme_read;

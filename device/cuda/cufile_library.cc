@@ -1,6 +1,8 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <string>
 #include <type_traits>
 
 #include "device/cuda/cufile_api.h"
