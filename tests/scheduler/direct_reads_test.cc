@@ -195,6 +195,39 @@ TEST(DirectReads, TheCheckerFindsWhatIsWrong) {
   EXPECT_NE(violations(two.step.input(), damaged), "");
 }
 
+// Without one of its dependencies a direct read may come too early, unless another path says the
+// same: then every order must still give the right values.
+TEST(DirectReads, MissingDependenciesAreFound) {
+  Case step = transformer({4, 2, 4096, 8192, 4096, 1e-5, 1e-5});
+  step.rates.direct_share = 1;
+  step.set_budgets(true, 4096, 0);
+  step.place_homes();
+  const CompileInput input = step.input();
+  const Schedule sound = add_direct_reads(input, make_lru_policy()->compile(input));
+  ASSERT_EQ(violations(input, sound), "");
+  int found = 0;
+  for (size_t i = 0; i < sound.actions.size(); ++i) {
+    if (sound.actions[i].kind != ActionKind::transfer ||
+        !is_direct(sound.actions[i].from, sound.actions[i].to)) {
+      continue;
+    }
+    for (size_t d = 0; d < sound.actions[i].after.size(); ++d) {
+      Schedule damaged = sound;
+      auto& after = damaged.actions[i].after;
+      after.erase(after.begin() + static_cast<ptrdiff_t>(d));
+      if (violations(input, damaged) != "") {
+        ++found;
+        continue;
+      }
+      for (uint64_t seed = 0; seed < 3; ++seed) {
+        Random random(seed, 47);
+        EXPECT_EQ(replay_values(step, damaged, random), "") << i;
+      }
+    }
+  }
+  EXPECT_GT(found, 3);
+}
+
 TEST(DirectReads, TheSlotOfTheDeviceMustBeFree) {
   TwoReads two(1, 1);
   const Schedule base = two.compile();
