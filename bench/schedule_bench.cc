@@ -15,6 +15,7 @@
 #include "engine/memory_plan.h"
 #include "model/network_block.h"
 #include "model/shapes.h"
+#include "scheduler/direct_reads.h"
 #include "scheduler/liveness.h"
 #include "scheduler/lower_bound.h"
 
@@ -25,6 +26,7 @@ struct Options {
   double nvme_read = 6e9;
   double nvme_write = 5e9;
   double link = 25e9;
+  double direct_share = 0;
   double flops = 150e12;        ///< sustained, of the device
   double host_memory = 40e9;    ///< bytes per second of the CPU optimizer
   double device_memory = 1e12;  ///< of accumulation on the device
@@ -94,6 +96,7 @@ scheduler::Rates rates_of(const Options& options) {
   rates.nvme_read = options.nvme_read;
   rates.nvme_write = options.nvme_write;
   rates.host_to_device = rates.device_to_host = options.link;
+  rates.direct_share = options.direct_share;
   return rates;
 }
 
@@ -152,7 +155,7 @@ Row run_policy(const scheduler::Policy& policy, scheduler::CompileInput input, i
       input.initial = row.schedule.final;
     }
     const auto begin = std::chrono::steady_clock::now();
-    row.schedule = policy.compile(input);
+    row.schedule = scheduler::add_direct_reads(input, policy.compile(input));
     row.compile_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
@@ -187,6 +190,9 @@ void print(const Row& row) {
       gib(s.host_to_device), gib(s.device_to_host), gib(b.link),
       percent_above(gib(s.host_to_device + s.device_to_host), gib(b.link)), row.seconds, b.seconds,
       percent_above(row.seconds, b.seconds), row.compile_seconds * 1e3);
+  if (s.direct > Bytes(0)) {
+    fmt::print("            {:.1f} GiB of these straight from nvme to the device\n", gib(s.direct));
+  }
 }
 
 nlohmann::json to_json(const Setup& setup, const Row& row) {
@@ -201,6 +207,7 @@ nlohmann::json to_json(const Setup& setup, const Row& row) {
           {"nvme_write", s.nvme_write.count()},
           {"host_to_device", s.host_to_device.count()},
           {"device_to_host", s.device_to_host.count()},
+          {"direct", s.direct.count()},
           {"bound_nvme_read", b.nvme_read.count()},
           {"bound_nvme_write", b.nvme_write.count()},
           {"bound_nvme", b.nvme.count()},
@@ -269,6 +276,9 @@ int main(int argc, char** argv) {
   app.add_option("--nvme-read", options.nvme_read, "bytes per second")->capture_default_str();
   app.add_option("--nvme-write", options.nvme_write, "bytes per second")->capture_default_str();
   app.add_option("--link", options.link, "bytes per second, each way")->capture_default_str();
+  app.add_option("--direct-share", options.direct_share,
+                 "of --nvme-read, what reads straight to the device reach; 0: there are none")
+      ->capture_default_str();
   app.add_option("--flops", options.flops, "sustained on the device")->capture_default_str();
   app.add_option("--sequence", options.sequence, "tokens of a micro-batch")->capture_default_str();
   app.add_option("--steps", options.steps, "steps in a row; the last is reported")

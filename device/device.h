@@ -9,6 +9,7 @@
 
 #include "base/completion.h"
 #include "base/units.h"
+#include "device/direct_reader.h"
 
 namespace headrace::device {
 
@@ -73,6 +74,11 @@ class Device {
   /// nothing is gained, or where it is refused: then copies are staged, which is logged once with
   /// the reason and what it costs. The memory must outlive the registration.
   virtual std::unique_ptr<HostRegistration> register_host(std::span<std::byte> memory) = 0;
+  /// A reader of files into this range of one Memory of the device, which must outlive it, or why
+  /// there is none. That it moves bytes, and how fast, is for the caller to try.
+  virtual DirectSearch open_direct_reader(std::span<std::byte> /*memory*/) {
+    return {nullptr, "the device that computes is no GPU"};
+  }
 };
 
 /// The CPU as a device: streams are threads, memory is anonymous pages (transparent huge pages

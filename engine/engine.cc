@@ -33,6 +33,7 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
            device_->name());
   allocate_memory(options);
   open_store(options);
+  find_direct_path(options);
   down_stream_ = create_copy_stream("hr-to-device", options.link_limit);
   up_stream_ = create_copy_stream("hr-to-host", options.link_limit);
   tiers::TieredStore::Parts parts;
@@ -41,6 +42,7 @@ Engine::Engine(const model::ModelConfig& config, const EngineOptions& options)
   parts.extents = extents_;
   parts.host_to_device = down_stream_.get();
   parts.device_to_host = up_stream_.get();
+  parts.direct = direct_.reader.get();
   store_ = std::make_unique<tiers::TieredStore>(parts);
   add_objects();
   bodies_ = std::make_unique<StepBodies>(plan_.layout, *network_, device_->kernels(),
@@ -106,6 +108,22 @@ void Engine::open_store(const EngineOptions& options) {
     extents_ = tiers::ExtentStore::create(store, io_);
   }
   in_place_ = options.in_place && commits_every_step();
+}
+
+/// While the arenas hold nothing yet.
+void Engine::find_direct_path(const EngineOptions& options) {
+  if (!options.direct_reads || io_description_.empty() || !plan_.has_device()) {
+    return;  // nothing goes from nvme to a device, which the configuration's notes say
+  }
+  DirectRequest request;
+  request.verifies_reads = options.verify_reads;
+  request.has_limits = options.io.limits.any() || options.link_limit > 0;
+  request.assumed_share = options.assumed_direct_share;
+  TrialMemory memory;
+  memory.host = {host_memory_->data(), static_cast<size_t>(plan_.host_arena.count())};
+  memory.device = {device_memory_->data(), static_cast<size_t>(plan_.device_arena.count())};
+  direct_ = engine::find_direct_path(*device_, *io_, extents_->directories(), memory, request);
+  rates_.direct_share = direct_.share;
 }
 
 std::unique_ptr<device::Stream> Engine::create_copy_stream(const char* name, double limit) {
@@ -184,7 +202,8 @@ EngineReport Engine::run(const StepTrace& trace, const OperationBody& body,
   const scheduler::CompileInput input = compile_input(trace, cached->initial);
   const tiers::TierTraffic before = store_->traffic();
   report.planned = {schedule.nvme_read.count(), schedule.nvme_write.count(),
-                    schedule.host_to_device.count(), schedule.device_to_host.count()};
+                    schedule.host_to_device.count(), schedule.device_to_host.count(),
+                    schedule.direct.count()};
   report.predicted_seconds = scheduler::simulate(input, schedule).seconds;
   report.run =
       executor_->run(trace.trace, schedule, pace_.wrap(trace.trace, body), recorder != nullptr);

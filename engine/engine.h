@@ -10,6 +10,7 @@
 
 #include "aio/io.h"
 #include "device/device.h"
+#include "engine/direct_path.h"
 #include "engine/executor.h"
 #include "engine/learned_costs.h"
 #include "engine/memory_plan.h"
@@ -63,6 +64,8 @@ struct EngineOptions {
   std::optional<int> memory_node;  ///< of host memory alone, where numa_node is empty
   Bytes nvme_budget;
   bool verify_reads = true;
+  bool direct_reads = false;        ///< headrace.gpudirect: where proven, see find_direct_path()
+  double assumed_direct_share = 0;  ///< as in DirectRequest, for tests
   bool nvme_prewrite = false;
   double link_limit = 0;       ///< bytes per second between host and device, each way; 0: none
   LeastSeconds least_seconds;  ///< empty: operations take what they take
@@ -161,6 +164,9 @@ class Engine {
 
   const MemoryPlan& plan() const { return plan_; }
   const std::string& io_description() const { return io_description_; }
+  /// How what goes from nvme to the device is read, and why; empty where direct reads are not asked
+  /// for.
+  const std::string& direct_description() const { return direct_.description; }
   /// "24.0 MiB pinned, transparent huge pages".
   std::string host_description() const;
   Bytes device_high_water() const;
@@ -183,6 +189,7 @@ class Engine {
 
   void allocate_memory(const EngineOptions& options);
   void open_store(const EngineOptions& options);
+  void find_direct_path(const EngineOptions& options);
   std::unique_ptr<device::Stream> create_copy_stream(const char* name, double limit);
   void add_objects();
   scheduler::CompileInput compile_input(const StepTrace& trace,
@@ -219,6 +226,7 @@ class Engine {
   std::shared_ptr<aio::IoEngine> io_;
   std::string io_description_;
   std::shared_ptr<tiers::ExtentStore> extents_;
+  DirectPath direct_;
   std::unique_ptr<device::Stream> compute_stream_;
   std::unique_ptr<device::Stream> down_stream_;
   std::unique_ptr<device::Stream> up_stream_;

@@ -55,7 +55,8 @@ std::vector<std::pair<const char*, int64_t>> named_parts(const tiers::TierTraffi
   return {{"nvme_read", traffic.nvme_read},
           {"nvme_write", traffic.nvme_write},
           {"host_to_device", traffic.host_to_device},
-          {"device_to_host", traffic.device_to_host}};
+          {"device_to_host", traffic.device_to_host},
+          {"nvme_to_device", traffic.direct}};
 }
 
 MetricsLog::MetricsLog(const std::string& path, int64_t last_step) : path_(path) {

@@ -193,6 +193,7 @@ void ReportFiles::write(const TrainSummary* summary) {
   json["memory"]["host"] = memory_json(title_.host, plan.minimum_host, engine.host_high_water());
   json["policy"] = facts_.options->policy;
   json["nvme_io"] = engine.io_description();
+  json["nvme_to_device"] = engine.direct_description();
   json["settings"] = *facts_.settings;
   if (gap_) {
     json["gap"] = gap_json(*gap_);

@@ -29,6 +29,21 @@ WorkEstimate estimate_work(const model::Network& network, const WorkRates& rates
   return work;
 }
 
+std::unique_ptr<scheduler::Policy> policy_named(const EngineOptions& options,
+                                                const ModelLayout& layout) {
+  if (options.policy == "optimal") {
+    return scheduler::make_optimal_policy();
+  }
+  if (options.policy == "lru") {
+    return scheduler::make_lru_policy();
+  }
+  if (options.policy == "liveness") {
+    return scheduler::make_liveness_policy(options.liveness, parameter_elements(layout));
+  }
+  throw InputError("headrace.policy: '" + options.policy +
+                   "' is unknown; it can be optimal, liveness or lru");
+}
+
 }  // namespace
 
 std::unique_ptr<model::Network> make_network(const model::ModelConfig& config,
@@ -45,17 +60,7 @@ MemoryPlan plan_memory(const model::Network& network, const EngineOptions& optio
 
 std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,
                                                const ModelLayout& layout) {
-  if (options.policy == "optimal") {
-    return scheduler::make_optimal_policy();
-  }
-  if (options.policy == "lru") {
-    return scheduler::make_lru_policy();
-  }
-  if (options.policy == "liveness") {
-    return scheduler::make_liveness_policy(options.liveness, parameter_elements(layout));
-  }
-  throw InputError("headrace.policy: '" + options.policy +
-                   "' is unknown; it can be optimal, liveness or lru");
+  return scheduler::with_direct_reads(policy_named(options, layout));
 }
 
 bool is_undone_with_nvme(const MemoryPlan& plan, const scheduler::Residency& copy) {

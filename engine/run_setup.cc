@@ -93,6 +93,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.run_id = settings.run_id;
   options.numa_node = settings.numa_node;
   options.verify_reads = settings.aio.verify_reads;
+  options.direct_reads = settings.aio.direct;
   options.io.block_size = settings.aio.block_size;
   options.io.adaptive_depth = settings.aio.adaptive_depth;
   options.io.submission = settings.aio.submission;

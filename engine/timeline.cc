@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/seconds.h"
+#include "scheduler/costs.h"
 
 namespace headrace::engine {
 
@@ -34,6 +35,7 @@ void TimelineRecorder::add_run(const RunRecord& record, const scheduler::Trace& 
       event.name = trace.operations[action.operation].name;
     } else {
       event.name = objects[index_of(action.object)].name;
+      event.name += scheduler::is_direct(action.from, action.to) ? " to the device" : "";
       event.bytes = objects[index_of(action.object)].size;
     }
     event.lane = span.lane;

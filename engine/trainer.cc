@@ -83,6 +83,9 @@ class Training {
     if (!engine_.io_description().empty()) {
       say("nvme I/O: " + engine_.io_description());
     }
+    if (!engine_.direct_description().empty()) {
+      say("nvme to device: " + engine_.direct_description());
+    }
   }
 
   TrainSummary run(const std::atomic<bool>& stop) {

@@ -30,8 +30,14 @@ StepBound channel_bound(const CompileInput& input, const Schedule& schedule) {
   LaneSeconds alone{};
   for (const Action& action : schedule.actions) {
     const auto lane = lane_of(input, action);
-    if (lane) {
-      alone[static_cast<size_t>(*lane)] += occupancy_of(input, action);
+    if (!lane) {
+      continue;
+    }
+    alone[static_cast<size_t>(*lane)] += occupancy_of(input, action);
+    if (action.kind == ActionKind::transfer && is_direct(action.from, action.to)) {
+      const Bytes size = (*input.objects)[index_of(action.object)].size;
+      alone[static_cast<size_t>(Lane::host_to_device)] +=
+          static_cast<double>(size.count()) / input.rates.host_to_device;
     }
   }
   return channel_bound(input.rates, alone);

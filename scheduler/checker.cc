@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "scheduler/check_order.h"
+#include "scheduler/costs.h"
 
 namespace headrace::scheduler {
 
@@ -213,7 +214,10 @@ class Replay {
 
   void play_transfer(const Action& action) {
     const int distance = static_cast<int>(action.to) - static_cast<int>(action.from);
-    if (distance != 1 && distance != -1) {
+    const bool direct = is_direct(action.from, action.to);
+    if (direct && input_.rates.direct_share <= 0) {
+      violation("a direct read of '{}', where there are none", name(action.object));
+    } else if (!direct && distance != 1 && distance != -1) {
       violation("transfer between tiers that do not touch");
     }
     if (action.to > objects_[index_of(action.object)].floor) {
@@ -383,10 +387,11 @@ class Replay {
     };
     compare("peak_device", schedule_.peak_device, high_water_[0]);
     compare("peak_host", schedule_.peak_host, high_water_[1]);
-    compare("nvme_read", schedule_.nvme_read, moved_[2][1]);
+    compare("nvme_read", schedule_.nvme_read, moved_[2][1] + moved_[2][0]);
     compare("nvme_write", schedule_.nvme_write, moved_[1][2]);
-    compare("host_to_device", schedule_.host_to_device, moved_[1][0]);
+    compare("host_to_device", schedule_.host_to_device, moved_[1][0] + moved_[2][0]);
     compare("device_to_host", schedule_.device_to_host, moved_[0][1]);
+    compare("direct", schedule_.direct, moved_[2][0]);
   }
 
   const CompileInput& input_;

@@ -26,7 +26,7 @@ std::string_view to_string(Lane lane) {
 }
 
 Lane transfer_lane(Tier from, Tier to) {
-  if (from == Tier::nvme && to == Tier::host) {
+  if (from == Tier::nvme && to != Tier::nvme) {
     return Lane::nvme_read;
   }
   if (from == Tier::host && to == Tier::nvme) {
@@ -55,6 +55,14 @@ double rate_of(const Rates& rates, Lane lane) {
       break;
   }
   throw InternalError("internal error: a lane of operations has no rate");
+}
+
+double direct_rate(const Rates& rates) {
+  return std::min(rates.direct_share * rates.nvme_read, rates.host_to_device);
+}
+
+double transfer_rate(const Rates& rates, Tier from, Tier to) {
+  return is_direct(from, to) ? direct_rate(rates) : rate_of(rates, transfer_lane(from, to));
 }
 
 double latency_of(const Rates& rates, Lane lane) {
@@ -92,9 +100,15 @@ DriveSeconds drive_seconds(const Rates& rates, const DriveSeconds& alone) {
   return {alone.reading - both + slowed, alone.writing - both + slowed};
 }
 
+LinkShares link_shares(const Rates& rates, double drive) {
+  const double wanted = drive * direct_rate(rates);
+  const double given = std::min(wanted, rates.host_to_device / 2);
+  return {drive * given / wanted, 1 - given / rates.host_to_device};
+}
+
 double transfer_seconds(const Rates& rates, Bytes size, Tier from, Tier to) {
-  const Lane lane = transfer_lane(from, to);
-  return static_cast<double>(size.count()) / rate_of(rates, lane) + latency_of(rates, lane);
+  return static_cast<double>(size.count()) / transfer_rate(rates, from, to) +
+         latency_of(rates, transfer_lane(from, to));
 }
 
 std::optional<Lane> lane_of(const CompileInput& input, const Action& action) {
@@ -112,7 +126,7 @@ double occupancy_of(const CompileInput& input, const Action& action) {
   switch (action.kind) {
     case ActionKind::transfer:
       return static_cast<double>((*input.objects)[index_of(action.object)].size.count()) /
-             rate_of(input.rates, transfer_lane(action.from, action.to));
+             transfer_rate(input.rates, action.from, action.to);
     case ActionKind::operation:
       return input.trace->operations[action.operation].seconds;
     default:

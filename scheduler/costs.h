@@ -6,11 +6,22 @@
 
 namespace headrace::scheduler {
 
-/// Lane of a transfer between two adjacent tiers.
+/// A transfer from nvme to the device that passes no host memory.
+inline bool is_direct(Tier from, Tier to) {
+  return from == Tier::nvme && to == Tier::device;
+}
+
+/// Lane of a transfer between two adjacent tiers, or of a direct read: the drive's.
 Lane transfer_lane(Tier from, Tier to);
 
 /// Bytes per second of a lane of transfers.
 double rate_of(const Rates& rates, Lane lane);
+
+/// Bytes per second of a direct read that has drive and link to itself.
+double direct_rate(const Rates& rates);
+
+/// Bytes per second of a transfer that has its lane to itself.
+double transfer_rate(const Rates& rates, Tier from, Tier to);
 
 /// Seconds from the last byte of a lane's transfer to its end; 0 for lanes of operations.
 double latency_of(const Rates& rates, Lane lane);
@@ -28,6 +39,15 @@ struct DriveSeconds {
   double writing = 0;
 };
 DriveSeconds drive_seconds(const Rates& rates, const DriveSeconds& alone);
+
+/// Parts of their rates that a direct read and a copy to the device have while both go on, which
+/// take the link together: no more of it than there is, and half of it for the copy.
+struct LinkShares {
+  double direct = 1;
+  double copy = 1;
+};
+/// `drive`: the part of its rate that the drive gives the direct read.
+LinkShares link_shares(const Rates& rates, double drive);
 
 /// Size over rate plus latency: what a transfer alone takes, in seconds.
 double transfer_seconds(const Rates& rates, Bytes size, Tier from, Tier to);

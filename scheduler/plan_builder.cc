@@ -47,6 +47,10 @@ void PlanBuilder::note_slot(ObjectId object, Tier tier, int64_t offset) {
 
 void PlanBuilder::count_bytes(ObjectId object, Tier from, Tier to) {
   const Bytes size = (*input_.objects)[index_of(object)].size;
+  if (is_direct(from, to)) {
+    schedule_.host_to_device += size;
+    schedule_.direct += size;
+  }
   switch (transfer_lane(from, to)) {
     case Lane::nvme_read:
       schedule_.nvme_read += size;

@@ -11,7 +11,10 @@
 namespace headrace::scheduler {
 
 enum class ActionKind : uint8_t {
-  transfer,   ///< copy an object's current value from one tier to an adjacent one
+  /// Copy an object's current value from one tier to an adjacent one or, where the rates have
+  /// direct
+  /// reads, from nvme straight to the device.
+  transfer,
   operation,  ///< run an operation of the trace
   drop,       ///< forget a copy; its slot may be used again. Costs nothing.
   place,      ///< reserve a slot for a value that the next operation writes. Costs nothing.
@@ -42,10 +45,11 @@ struct Schedule {
   std::vector<Residency> final;
   Bytes peak_device;  ///< arena high water
   Bytes peak_host;
-  Bytes nvme_read;  ///< bytes moved over each boundary
+  Bytes nvme_read;  ///< bytes moved over each boundary; direct reads cross two
   Bytes nvme_write;
   Bytes host_to_device;
   Bytes device_to_host;
+  Bytes direct;  ///< of nvme_read and of host_to_device: direct reads
 
   bool operator==(const Schedule&) const = default;
 };
@@ -91,6 +95,10 @@ enum class PolicyEffort : uint8_t {
   thorough,  ///< compares all of its plans
   quick,     ///< a third of them: enough to tell which of several traces is faster
 };
+
+/// What `policy` compiles, with direct reads where the rates have them and they make the step no
+/// slower (scheduler/direct_reads.h).
+std::unique_ptr<Policy> with_direct_reads(std::unique_ptr<Policy> policy);
 
 /// Farthest next use (cyclic: the trace is expected to repeat), aware of write-back cost and of the
 /// time a fetch needs to arrive before its use.

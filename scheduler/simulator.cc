@@ -17,7 +17,8 @@ namespace {
 
 /// One server per lane; a lane that becomes idle takes the earliest action of the list that is
 /// ready. The in_order operations of a lane start in the order of the list. The two lanes of a
-/// drive slow each other down where the rates say so.
+/// drive slow each other down where the rates say so; a direct read and a copy to the device share
+/// the link.
 class EventSimulation {
  public:
   EventSimulation(const CompileInput& input, const std::vector<Action>& actions)
@@ -158,7 +159,7 @@ class EventSimulation {
       work.since = now_;
       work.share = 1;
       foresee(work);
-      share_drive();
+      share_rates();
     }
   }
 
@@ -174,23 +175,34 @@ class EventSimulation {
     }
     work.is_busy = false;
     events_.push({now_ + latency_of(input_.rates, lane), event.action, false, 0});
-    share_drive();
+    share_rates();
   }
 
-  /// Gives both directions of the drive the share that each has now.
-  void share_drive() {
-    const std::array<Work*, 2> directions = {&work_[static_cast<size_t>(Lane::nvme_read)],
-                                             &work_[static_cast<size_t>(Lane::nvme_write)]};
-    const double share = directions[0]->is_busy && directions[1]->is_busy ? drive_share_ : 1;
-    for (Work* const work : directions) {
-      if (!work->is_busy || work->share == share) {
-        continue;
-      }
-      work->seconds_left = std::max(0.0, work->seconds_left - (now_ - work->since) * work->share);
-      work->since = now_;
-      work->share = share;
-      foresee(*work);
+  Work& work_of(Lane lane) { return work_[static_cast<size_t>(lane)]; }
+
+  /// Gives the lanes that share the drive or the link the shares that each has now.
+  void share_rates() {
+    const Work& read = work_of(Lane::nvme_read);
+    const Work& copy = work_of(Lane::host_to_device);
+    const double drive = read.is_busy && work_of(Lane::nvme_write).is_busy ? drive_share_ : 1;
+    LinkShares shares{drive, 1};
+    if (read.is_busy && copy.is_busy &&
+        is_direct(actions_[read.action].from, actions_[read.action].to)) {
+      shares = link_shares(input_.rates, drive);
     }
+    set_share(work_of(Lane::nvme_read), shares.direct);
+    set_share(work_of(Lane::nvme_write), drive);
+    set_share(work_of(Lane::host_to_device), shares.copy);
+  }
+
+  void set_share(Work& work, double share) {
+    if (!work.is_busy || work.share == share) {
+      return;
+    }
+    work.seconds_left = std::max(0.0, work.seconds_left - (now_ - work.since) * work.share);
+    work.since = now_;
+    work.share = share;
+    foresee(work);
   }
 
   const CompileInput& input_;

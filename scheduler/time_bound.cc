@@ -106,7 +106,16 @@ class TimeBound {
     return (*input_.objects)[index_of(life.object)];
   }
 
+  bool has_direct_reads() const { return input_.rates.direct_share > 0; }
+
   double path(const ValueLife& life, Tier from, Tier to) const {
+    const double adjacent = adjacent_path(life, from, to);
+    return has_direct_reads() && is_direct(from, to)
+               ? std::min(adjacent, transfer_seconds(input_.rates, facts(life).size, from, to))
+               : adjacent;
+  }
+
+  double adjacent_path(const ValueLife& life, Tier from, Tier to) const {
     double seconds = 0;
     while (from != to) {
       const auto next = static_cast<Tier>(static_cast<int>(from) + (from < to ? 1 : -1));
@@ -272,7 +281,8 @@ class TimeBound {
     return operations_[need.position].seconds + tail_[need.position];
   }
 
-  /// The transfers that every schedule makes.
+  /// The transfers that every schedule makes. Of a value that a direct read may bring, both parts
+  /// of the way may be one: then neither waits for the other.
   void add_transfers(const ValueLife& life) {
     const Bytes size = facts(life).size;
     const auto job = [&](Lane lane, double release, double tail) {
@@ -283,12 +293,15 @@ class TimeBound {
     const double birth = birth_end(life);
     if (drive_.must_move_up(life)) {
       const Need& need = *drive_.first_need_above(life);
-      job(Lane::nvme_read, 0, path(life, Tier::host, need.tier) + tail_from(need));
+      const double rest = has_direct_reads() ? 0 : path(life, Tier::host, need.tier);
+      job(Lane::nvme_read, 0, rest + tail_from(need));
     }
     if (link_.must_move_up(life)) {
       const Need* need = link_.first_need_above(life);
-      job(Lane::host_to_device, birth + path_to(life, Tier::host),
-          need != nullptr ? tail_from(*need) : 0);
+      // A direct read ends with the drive's latency, not the link's.
+      const double early = has_direct_reads() ? latency_of(input_.rates, Lane::host_to_device) : 0;
+      job(Lane::host_to_device, birth + (has_direct_reads() ? 0 : path_to(life, Tier::host)),
+          need != nullptr ? tail_from(*need) - early : -early);
     }
     if (link_.must_move_down(life)) {
       double tail = life.goes_home ? path(life, Tier::host, *facts(life).home) : 0;

@@ -107,6 +107,8 @@ struct Rates {
   /// Both directions together while both go on, each slowed by the same factor; 0: neither slows
   /// the other.
   double nvme_both = 0;
+  /// Of nvme_read, what reads from nvme straight to the device reach; 0: there are none.
+  double direct_share = 0;
 
   bool operator==(const Rates&) const = default;
 };

@@ -116,6 +116,8 @@ step "Tests with the label gpu" 120 ctest --test-dir "$built" -L gpu --output-on
 if grep -q 'SKIPPED:' "$folder/step.log" && [ "$dry_run" = no ]; then
   failed+=("there is no usable GPU")
 fi
+# It says whether GPUDirect Storage works here, and how fast.
+step "Doctor" 60 "$built/bin/headrace" doctor --path build
 if [ "$dry_run" = yes ]; then
   step "Benchmark (CPU, small)" 60 "$built/bench/gpu_bench" --cpu --quick
 else

@@ -130,6 +130,29 @@ void ExtentIo::read(const std::string& name, StoredValueRef value, std::span<std
   go_on(checker_, [this, job] { end_part(*job, nullptr); });
 }
 
+void ExtentIo::read_direct(StoredValueRef value, device::DirectReader& reader,
+                           std::span<std::byte> target, ReadEnd on_end) {
+  std::vector<Completion> parts;
+  try {
+    HR_CHECK(!verify_reads_, "a direct read, which is not verified, where all reads are to be");
+    std::byte* at = target.data();
+    for (const Extent& extent : value->extents()) {
+      parts.push_back(reader.read(allocator_.file_path(extent), extent.offset, at, extent.length));
+      at += extent.length.count();
+    }
+  } catch (...) {
+    parts.push_back(Completion::failed(std::current_exception()));
+  }
+  when_all(parts).on_done([this, value = std::move(value),
+                           on_end = std::move(on_end)](const std::exception_ptr& error) mutable {
+    // Not on a thread of the reader: letting go of the value may wait for the allocator.
+    go_on(checker_, [value = std::move(value), on_end = std::move(on_end), error]() mutable {
+      value.reset();  // before the end: the space may be needed by what the end starts
+      on_end(error);
+    });
+  });
+}
+
 void ExtentIo::start_part(const std::shared_ptr<ReadJob>& job, size_t part, int attempt) {
   const Extent& extent = job->value->extents()[part];
   std::byte* const data = job->target.data() + job->offsets[part];

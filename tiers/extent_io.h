@@ -11,6 +11,7 @@
 #include "aio/io.h"
 #include "base/serial_worker.h"
 #include "base/units.h"
+#include "device/direct_reader.h"
 #include "tiers/extent_allocator.h"
 #include "tiers/in_flight.h"
 
@@ -69,6 +70,9 @@ class ExtentIo {
   /// second time; then the end is an IoError with file, offset and both checksums.
   void read(const std::string& name, StoredValueRef value, std::span<std::byte> target,
             aio::IoClass io_class, ReadEnd on_end);
+  /// The same into device memory, and nothing is verified; only where verify_reads is off.
+  void read_direct(StoredValueRef value, device::DirectReader& reader, std::span<std::byte> target,
+                   ReadEnd on_end);
   /// One extent, always verified; blocks. Throws like read(). `target` holds at least its length,
   /// rounded up to kExtentAlignment.
   void read_extent(const std::string& name, const Extent& extent, std::span<std::byte> target);

@@ -13,6 +13,7 @@
 #include "aio/io.h"
 #include "base/completion.h"
 #include "base/units.h"
+#include "device/direct_reader.h"
 #include "tiers/generations.h"
 #include "tiers/value_reader.h"
 
@@ -60,6 +61,10 @@ class ExtentStore {
   /// configured: a mismatch fails with an IoError naming file and offset.
   virtual Completion read(const std::string& name, std::span<std::byte> value,
                           aio::IoClass io_class) = 0;
+  /// The same into device memory, past the host, which cannot verify it: only with verify_reads
+  /// off. `target` lies in the reader's memory.
+  virtual Completion read_direct(const std::string& name, device::DirectReader& reader,
+                                 std::span<std::byte> target) = 0;
   virtual bool contains(const std::string& name) const = 0;
   /// Frees the extents of a scratch value.
   virtual void discard(const std::string& name) = 0;

@@ -136,16 +136,7 @@ void Store::end_write(const std::string& name, StoredValueRef value,
 
 Completion Store::read(const std::string& name, std::span<std::byte> value, aio::IoClass io_class) {
   check_buffer(name, value);
-  StoredValueRef latest;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto entry = entries_.find(name);
-    HR_CHECK(entry != entries_.end() && entry->second.latest != nullptr,
-             "read of object '{}', which was not written", name);
-    latest = entry->second.latest;
-  }
-  HR_CHECK(static_cast<int64_t>(value.size()) == latest->size().count(),
-           "read of object '{}' ({} bytes) into {} bytes", name, latest->size(), value.size());
+  StoredValueRef latest = value_to_read(name, value);
   in_flight_.begin();
   const auto end = std::make_shared<Promise>();
   extent_io_->read(name, std::move(latest), value, io_class,
@@ -154,6 +145,34 @@ Completion Store::read(const std::string& name, std::span<std::byte> value, aio:
                      in_flight_.end();
                    });
   return end->completion();
+}
+
+Completion Store::read_direct(const std::string& name, device::DirectReader& reader,
+                              std::span<std::byte> target) {
+  StoredValueRef latest = value_to_read(name, target);
+  in_flight_.begin();
+  const auto end = std::make_shared<Promise>();
+  extent_io_->read_direct(std::move(latest), reader, target,
+                          [this, end](const std::exception_ptr& error) {
+                            error ? end->set_failed(error) : end->set_done();
+                            in_flight_.end();
+                          });
+  return end->completion();
+}
+
+StoredValueRef Store::value_to_read(const std::string& name,
+                                    std::span<const std::byte> target) const {
+  StoredValueRef latest;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto entry = entries_.find(name);
+    HR_CHECK(entry != entries_.end() && entry->second.latest != nullptr,
+             "read of object '{}', which was not written", name);
+    latest = entry->second.latest;
+  }
+  HR_CHECK(static_cast<int64_t>(target.size()) == latest->size().count(),
+           "read of object '{}' ({} bytes) into {} bytes", name, latest->size(), target.size());
+  return latest;
 }
 
 bool Store::contains(const std::string& name) const {

@@ -30,6 +30,8 @@ class Store final : public ExtentStore {
                    aio::IoClass io_class) override;
   Completion read(const std::string& name, std::span<std::byte> value,
                   aio::IoClass io_class) override;
+  Completion read_direct(const std::string& name, device::DirectReader& reader,
+                         std::span<std::byte> target) override;
   bool contains(const std::string& name) const override;
   void discard(const std::string& name) override;
   void commit(uint64_t generation, const std::map<std::string, std::string>& run_state) override;
@@ -76,6 +78,7 @@ class Store final : public ExtentStore {
   void load();
   void hold_generations(HeldGenerations& held) const;
   void check_buffer(const std::string& name, std::span<const std::byte> value) const;
+  StoredValueRef value_to_read(const std::string& name, std::span<const std::byte> target) const;
   StoredValueRef value_to_overwrite(const Entry& entry, Bytes size, bool persistent) const;
   void mark_updating();
   void end_write(const std::string& name, StoredValueRef value, const std::exception_ptr& error);

@@ -43,7 +43,7 @@ struct TieredStore::State {
     ObjectId object;
     Tier from;
     Tier to;
-    std::byte* memory = nullptr;  ///< the host's side of an nvme transfer
+    std::byte* memory = nullptr;  ///< the upper side of an nvme transfer
     Promise promise;
   };
 
@@ -123,8 +123,8 @@ std::shared_ptr<TieredStore::State::Transfer> TieredStore::State::begin_transfer
   if (to == Tier::nvme || from == Tier::nvme) {
     HR_CHECK(parts.extents != nullptr, "transfer of object '{}' between {} and {}: no nvme tier",
              object.spec.name, to_string(from), to_string(to));
-    Arena& host = arena(Tier::host, "transfer", object);
-    transfer->memory = host.at(to == Tier::nvme ? source.offset : offset);
+    Arena& upper = arena(to == Tier::nvme ? from : to, "transfer", object);
+    transfer->memory = upper.at(to == Tier::nvme ? source.offset : offset);
   }
   if (to != Tier::nvme && target.state == CopyState::absent) {
     arena(to, "transfer", object).reserve(offset, object.spec.size, id);
@@ -163,6 +163,9 @@ Completion TieredStore::State::post_file_transfer(const Transfer& transfer, aio:
       return at(transfer.object).spec;
     }();
     const std::span<std::byte> bytes(transfer.memory, static_cast<size_t>(spec.size.count()));
+    if (transfer.to == Tier::device) {
+      return parts.extents->read_direct(spec.name, *parts.direct, bytes);
+    }
     return transfer.to == Tier::nvme
                ? parts.extents->write(spec.name, bytes, spec.persistent, io_class)
                : parts.extents->read(spec.name, bytes, io_class);
@@ -205,6 +208,10 @@ void TieredStore::State::count(Tier from, Tier to, Bytes size) {
                   : to == Tier::device ? moved.host_to_device
                                        : moved.device_to_host;
   lane += size.count();
+  if (from == Tier::nvme && to == Tier::device) {
+    moved.host_to_device += size.count();
+    moved.direct += size.count();
+  }
 }
 
 TieredStore::TieredStore(const Parts& parts) : state_(std::make_unique<State>(parts)) {}
@@ -263,7 +270,9 @@ Completion TieredStore::transfer(ObjectId object, Tier from, Tier to, int64_t of
     const std::lock_guard lock(state_->mutex);
     Object& entry = state_->at(object);
     const int distance = static_cast<int>(to) - static_cast<int>(from);
-    HR_CHECK(distance == 1 || distance == -1, "transfer of object '{}' from {} to {}",
+    const bool is_direct =
+        from == Tier::nvme && to == Tier::device && state_->parts.direct != nullptr;
+    HR_CHECK(distance == 1 || distance == -1 || is_direct, "transfer of object '{}' from {} to {}",
              entry.spec.name, to_string(from), to_string(to));
     const Copy& source = state_->require(entry, from, CopyEvent::transfer_out);
     HR_CHECK(!source.written, "transfer out of object '{}' on {}, where a write lease is held",

@@ -67,17 +67,20 @@ class Lease {
   std::span<std::byte> bytes_;
 };
 
+/// Bytes over each boundary since the start.
 struct TierTraffic {
-  int64_t nvme_read = 0;  ///< bytes since start
+  int64_t nvme_read = 0;
   int64_t nvme_write = 0;
   int64_t host_to_device = 0;
   int64_t device_to_host = 0;
+  int64_t direct = 0;  ///< straight from nvme to the device; part of nvme_read and host_to_device
 
   TierTraffic& operator+=(const TierTraffic& part) {
     nvme_read += part.nvme_read;
     nvme_write += part.nvme_write;
     host_to_device += part.host_to_device;
     device_to_host += part.device_to_host;
+    direct += part.direct;
     return *this;
   }
   TierTraffic& operator-=(const TierTraffic& part) {
@@ -85,6 +88,7 @@ struct TierTraffic {
     nvme_write -= part.nvme_write;
     host_to_device -= part.host_to_device;
     device_to_host -= part.device_to_host;
+    direct -= part.direct;
     return *this;
   }
   bool operator==(const TierTraffic&) const = default;
@@ -102,6 +106,8 @@ class TieredStore {
     device::Stream* host_to_device =
         nullptr;  ///< used by one caller at a time under the store's lock
     device::Stream* device_to_host = nullptr;
+    /// Of device_arena's memory; null: no direct reads. The store's extents are not verified.
+    device::DirectReader* direct = nullptr;
   };
   explicit TieredStore(const Parts& parts);
   ~TieredStore();
@@ -117,8 +123,9 @@ class TieredStore {
 
   /// Reserves an empty slot for a value that a write lease will fill.
   void place(ObjectId object, Tier tier, int64_t offset);
-  /// Copies the valid value in `from` to the adjacent tier `to`. For device and host targets: to
-  /// the slot at `offset`, which is reserved now where the object has none there.
+  /// Copies the valid value in `from` to the adjacent tier `to`, or, with a direct reader, from
+  /// nvme to the device. For device and host targets: to the slot at `offset`, which is reserved
+  /// now where the object has none there.
   Completion transfer(ObjectId object, Tier from, Tier to, int64_t offset, aio::IoClass io_class);
   /// Pins the copy. read and update need it valid; write needs it empty, valid or stale.
   Lease acquire(ObjectId object, Tier tier, LeaseMode mode);

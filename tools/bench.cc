@@ -43,7 +43,7 @@ void say_what_is_different(const Command& command) {
                      "the ring takes all requests that are ready in one call");
   say_without_effect(command, "--gpu", "the buffers are in host memory; this measures the storage");
   say_without_effect(command, "--use_gds",
-                     "there is no GPUDirect Storage; buffers are in host memory");
+                     "the buffers are in host memory; headrace doctor tries GPUDirect Storage");
   say_without_effect(command, "--slow_bounce_buffer", "there is no bounce buffer");
   say_without_effect(command, "--torch_legacy_save", "it belongs to the torch engines");
   say_without_effect(command, "--use_accelerator_pin_memory",

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/cufile_reader.h"
 
 namespace headrace::device::cuda {
 
@@ -106,11 +107,13 @@ class CudaHostRegistration : public HostRegistration {
 
 }  // namespace
 
-CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options)
+CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options,
+                       OpenCuFile open_cufile)
     : api_(std::move(api)),
       gpu_(make_gpu(*api_, ordinal)),
       name_(fmt::format("cuda:{} {}", ordinal, gpu_.facts.name)),
-      kernels_(gpu_, options) {}
+      kernels_(gpu_, options),
+      open_cufile_(std::move(open_cufile)) {}
 
 Bytes CudaDevice::free_memory() const {
   return free_memory_of(gpu_);
@@ -143,6 +146,12 @@ std::unique_ptr<HostRegistration> CudaDevice::register_host(std::span<std::byte>
                   format_bytes(Bytes(static_cast<int64_t>(memory.size()))), gpu_.describe(),
                   gpu_.api.describe(status)));
   return nullptr;
+}
+
+DirectSearch CudaDevice::open_direct_reader(std::span<std::byte> memory) {
+  DirectSearch search;
+  const std::shared_ptr<CuFileApi> cufile = open_cufile_(search.refusal);
+  return cufile == nullptr ? std::move(search) : open_cufile_reader(gpu_, cufile, memory);
 }
 
 }  // namespace headrace::device::cuda

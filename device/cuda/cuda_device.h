@@ -6,6 +6,7 @@
 
 #include "device/cuda/cuda_kernels.h"
 #include "device/cuda/cuda_status.h"
+#include "device/cuda/cufile_api.h"
 #include "device/cuda/host_ranges.h"
 #include "device/device.h"
 #include "device/gpu.h"
@@ -15,8 +16,9 @@ namespace headrace::device::cuda {
 /// One GPU behind the Device contract. Thread-safe.
 class CudaDevice : public Device {
  public:
-  /// `api` must outlive the device. CudaError if the GPU cannot be used.
-  CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options = {});
+  /// `open_cufile`: where direct reads come from. CudaError if the GPU cannot be used.
+  CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options = {},
+             OpenCuFile open_cufile = open_cufile_library);
 
   std::string_view name() const override { return name_; }
   bool is_host_addressable() const override { return false; }
@@ -24,6 +26,7 @@ class CudaDevice : public Device {
   std::unique_ptr<Stream> create_stream(std::string stream_name) override;
   Kernels& kernels() override { return kernels_; }
   std::unique_ptr<HostRegistration> register_host(std::span<std::byte> memory) override;
+  DirectSearch open_direct_reader(std::span<std::byte> memory) override;
 
   const GpuFacts& facts() const { return gpu_.facts; }
   /// Of its memory, now.
@@ -35,6 +38,7 @@ class CudaDevice : public Device {
   std::string name_;
   HostRanges ranges_;
   CudaKernels kernels_;
+  OpenCuFile open_cufile_;
 };
 
 /// device::find_gpu() behind the API: a GPU that has run a kernel, or why there is none.

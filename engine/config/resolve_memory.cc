@@ -211,6 +211,8 @@ void Resolver::resolve_aio() {
   settings.threads = static_cast<int>(aio.intra_op_parallelism());
   settings.adaptive_depth = !aio.has_queue_depth();
   settings.verify_reads = config_.headrace().verify_reads();
+  settings.direct =
+      config_.headrace().has_gpudirect() ? config_.headrace().gpudirect() : aio.use_gds();
   settings.submission = submission_of(config_.headrace().io_submission());
   settings.prewrite = config_.headrace().nvme_prewrite();
   if (aio.block_size() % kBlockMultiple != 0) {
@@ -381,6 +383,10 @@ void Resolver::note_idle_limits() {
     note(LogLevel::info,
          "headrace.nvme_read_limit, nvme_write_limit and nvme_limit: have no effect, nothing goes "
          "to nvme");
+  }
+  if (aio.direct && (!settings.offload.uses_nvme() || settings.compute == ComputePlace::host)) {
+    note(LogLevel::info, "headrace.gpudirect (aio.use_gds): has no effect, {}",
+         settings.offload.uses_nvme() ? "there is no device tier" : "nothing goes to nvme");
   }
 }
 

@@ -88,6 +88,7 @@ struct AioSettings {
   int threads = 1;              ///< a ring needs none: there it multiplies queue_depth
   IoBackendChoice backend = IoBackendChoice::automatic;
   bool verify_reads = true;
+  bool direct = false;  ///< from nvme straight to the GPU, where that is proven to work
   aio::SubmissionMode submission = aio::SubmissionMode::interrupt;
   bool prewrite = false;            ///< new file space is written once ahead of its use
   std::optional<Bytes> read_limit;  ///< per second, all paths together

@@ -9,8 +9,11 @@
 #include <memory>
 #include <sstream>
 
+#include "base/error.h"
 #include "base/system_file.h"
+#include "device/cuda/cufile_api.h"
 #include "device/gpu.h"
+#include "tiers/host_memory.h"
 #include "tiers/topology.h"
 
 namespace headrace::engine {
@@ -138,14 +141,41 @@ GpuFacts read_gpu_facts(const std::string& root) {
   return facts;
 }
 
-GpuFacts detect_gpus() {
+GpuFacts detect_gpus(const device::GpuSearch& search) {
   GpuFacts facts = read_gpu_facts();
   if (const Library cuda = load("libcuda.so.1", facts.library_error)) {
     facts.library_error = ask_libcuda(cuda, facts);
   }
-  const device::GpuSearch search = device::find_gpu();
   facts.backend = search.gpu ? search.gpu->description : "";
   facts.backend_refusal = search.refusal;
+  return facts;
+}
+
+DirectReadFacts try_direct_reads(const device::GpuSearch& search, const std::string& folder) {
+  const Bytes size = kMiB * 16;
+  DirectReadFacts facts;
+  facts.folder = folder;
+  facts.has_gpu = search.gpu.has_value();
+  facts.has_cufile = device::cuda::open_cufile_library(facts.refusal) != nullptr;
+  if (!facts.has_gpu) {
+    facts.refusal = facts.has_cufile ? "no GPU is used" : facts.refusal;
+    return facts;
+  }
+  try {
+    const auto device = search.gpu->make_device({});
+    const auto memory = device->allocate(size);
+    tiers::HostMemory host(size, false, std::nullopt);
+    const TrialMemory trial{{memory->data(), static_cast<size_t>(size.count())}, host.bytes()};
+    device::DirectSearch found = device->open_direct_reader(trial.device);
+    facts.refusal = found.refusal;
+    if (found.reader != nullptr) {
+      facts.description = found.reader->description();
+      const auto io = aio::IoEngine::create({});
+      facts.rates = engine::try_direct_reads(*device, *found.reader, *io, folder, trial);
+    }
+  } catch (const Error& error) {
+    facts.refusal = error.what();
+  }
   return facts;
 }
 

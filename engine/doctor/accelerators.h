@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "device/gpu.h"
+#include "engine/direct_path.h"
 
 namespace headrace::engine {
 
@@ -27,8 +29,20 @@ struct GpuFacts {
 
 /// The facts of the bus and the kernel driver, from /proc and /sys below `root`.
 GpuFacts read_gpu_facts(const std::string& root = "");
-/// The same, then what libcuda.so.1 and the CUDA backend say, which are loaded for it.
-GpuFacts detect_gpus();
+/// The same, then what libcuda.so.1 says, which is loaded for it, and the search for a GPU.
+GpuFacts detect_gpus(const device::GpuSearch& search);
+
+/// GPUDirect Storage between the drive of a folder and the GPU.
+struct DirectReadFacts {
+  std::string folder;
+  bool has_cufile = false;  ///< libcufile is there
+  bool has_gpu = false;
+  std::string description;  ///< of cuFile and its driver, where they work
+  std::string refusal;      ///< why there are no direct reads; empty: there are
+  PathRates rates;          ///< of a small file
+};
+/// Opens cuFile and reads a file in the folder into the GPU, which is gone afterwards.
+DirectReadFacts try_direct_reads(const device::GpuSearch& search, const std::string& folder);
 
 struct MpiFacts {
   std::string version;  ///< "Open MPI v4.1.4, ..."; empty: no library was found

@@ -68,6 +68,26 @@ std::vector<Finding> check_gpus(const GpuFacts& facts) {
   return {finding};
 }
 
+std::vector<Finding> check_direct_reads(const DirectReadFacts& facts) {
+  Finding finding{"accelerators", "GPUDirect Storage to " + facts.folder};
+  const bool works = facts.refusal.empty();
+  finding.values = {{"cufile", facts.has_cufile},
+                    {"works", works},
+                    {"direct_rate", facts.rates.direct},
+                    {"through_host_rate", facts.rates.through_host}};
+  if (works) {
+    finding.fact = fmt::format("works: {}, {}", facts.description, describe(facts.rates));
+    finding.meaning =
+        "With headrace.gpudirect and without headrace.verify_reads, reads for the GPU can pass "
+        "host memory by.";
+    return {finding};
+  }
+  finding.verdict = facts.has_gpu ? Verdict::note : Verdict::ok;
+  finding.fact = "not possible here: " + facts.refusal;
+  finding.meaning = "What goes from nvme to a GPU passes host memory.";
+  return {finding};
+}
+
 std::vector<Finding> check_mpi(const MpiFacts& facts) {
   Finding finding{"several ranks", "Open MPI"};
   finding.values = {{"version", facts.version}, {"mpirun", facts.has_mpirun}};
@@ -91,12 +111,20 @@ std::vector<Finding> examine_machine(const std::vector<std::string>& folders) {
   std::vector<Finding> findings = check_processor(topology, detect_instruction_sets());
   append(check_memory(), findings);
   append(check_io_uring(aio::try_uring()), findings);
+  std::vector<std::string> usable;
   for (const std::string& folder : folders) {
     const aio::DriveFacts facts = aio::examine_drive(folder);
+    if (facts.absent.empty() && facts.not_writable.empty()) {
+      usable.push_back(folder);
+    }
     const auto profile = stored_profile(facts);
     append(check_drive(facts, profile ? &*profile : nullptr, topology.numa_nodes.size()), findings);
   }
-  append(check_gpus(detect_gpus()), findings);
+  const device::GpuSearch search = device::find_gpu();
+  append(check_gpus(detect_gpus(search)), findings);
+  for (const std::string& folder : usable) {
+    append(check_direct_reads(try_direct_reads(search, folder)), findings);
+  }
   append(check_mpi(detect_mpi()), findings);
   return findings;
 }

@@ -31,6 +31,7 @@ std::vector<Finding> check_io_uring(const aio::UringFacts& facts);
 std::vector<Finding> check_drive(const aio::DriveFacts& facts, const proto::StorageProfile* profile,
                                  size_t nodes);
 std::vector<Finding> check_gpus(const GpuFacts& facts);
+std::vector<Finding> check_direct_reads(const DirectReadFacts& facts);
 std::vector<Finding> check_mpi(const MpiFacts& facts);
 
 /// Everything about this machine and the storage below the folders, for the page of

@@ -40,11 +40,13 @@ inline CurveSettings gpu_curve(const std::string& folder, DType dtype, int32_t v
 }
 
 /// What the search for a GPU finds, where the fake one is there.
-inline device::GpuFound fake_gpu(const std::shared_ptr<device::testing::FakeCuda>& fake) {
+inline device::GpuFound fake_gpu(
+    const std::shared_ptr<device::testing::FakeCuda>& fake,
+    const device::cuda::OpenCuFile& open_cufile = device::cuda::open_cufile_library) {
   device::GpuFound found;
   found.description = "the fake GPU";
-  found.make_device = [fake](const device::GpuOptions& how) {
-    return std::make_unique<device::cuda::CudaDevice>(fake, 0, how);
+  found.make_device = [fake, open_cufile](const device::GpuOptions& how) {
+    return std::make_unique<device::cuda::CudaDevice>(fake, 0, how, open_cufile);
   };
   return found;
 }

@@ -43,7 +43,9 @@ class TimelineTest(CommandTest):
                 self.assertAlmostEqual(sums[cause], seconds, delta=1e-6, msg=cause)
             self.assertEqual(set(sums) - set(causes), set())
             moved = trace_events.bytes_by_lane(events, step)
-            self.assertEqual({part: moved[part] for part in PARTS}, line["bytes"])
+            # Without a GPU nothing comes to it straight from nvme.
+            self.assertEqual({part: moved[part] for part in PARTS} | {"nvme_to_device": 0},
+                             line["bytes"])
         return events, steps
 
     def test_steps_agree_with_metrics(self):

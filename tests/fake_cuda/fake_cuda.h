@@ -49,6 +49,8 @@ class FakeCuda : public cuda::CudaApi {
   int64_t pageable_copies() const { return pageable_copies_; }
   /// Allocations, streams, events and registrations that are not given back.
   int64_t live_objects() const;
+  /// What another device on the bus does by DMA; false where the target is not the GPU's memory.
+  bool write_as_peer(void* target, const void* source, size_t size);
 
   cuda::Status device_count(int* count) override;
   cuda::Status device_facts(int device, cuda::GpuFacts* facts) override;

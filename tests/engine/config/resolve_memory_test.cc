@@ -198,6 +198,20 @@ TEST(ResolveAioKeys, AreTaken) {
               HasSubstr("aio.block_size: 5000 is not a multiple of 4096"));
 }
 
+TEST(ResolveAioKeys, DirectReadsAreDeepSpeedsOrOurs) {
+  const auto asks = [](const std::string& keys) {
+    const Settings settings = settings_of(keys);
+    EXPECT_EQ(make_engine_options(settings, 64).direct_reads, settings.aio.direct);
+    return settings.aio.direct;
+  };
+  EXPECT_FALSE(asks(""));
+  EXPECT_TRUE(asks(R"("aio": {"use_gds": true})"));
+  EXPECT_TRUE(asks(R"("headrace": {"gpudirect": true})"));
+  EXPECT_FALSE(asks(R"("aio": {"use_gds": true}, "headrace": {"gpudirect": false})"));
+  EXPECT_THAT(texts(resolve_text(file_with(R"("aio": {"use_gds": true})"), {})),
+              Contains(HasSubstr("headrace.gpudirect (aio.use_gds): has no effect, nothing goes")));
+}
+
 TEST(ResolveLimits, AreBytesPerSecond) {
   const Settings none = settings_of(R"("headrace": {"link_limit": "auto"})");
   EXPECT_FALSE(none.link_limit);

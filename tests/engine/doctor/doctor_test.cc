@@ -323,6 +323,33 @@ TEST(DoctorOfGpus, ReadsBusAndDriver) {
   EXPECT_THAT(finding.meaning, HasSubstr("compute capability 9.0"));
 }
 
+TEST(DoctorOfDirectReads, SaysWhyThereAreNone) {
+  DirectReadFacts facts;
+  facts.folder = "/nvme";
+  facts.refusal = "cuFile is not there";
+  Finding finding = check_direct_reads(facts).front();
+  EXPECT_EQ(finding.verdict, Verdict::ok) << "without a GPU nothing is missing";
+  EXPECT_EQ(finding.name, "GPUDirect Storage to /nvme");
+  EXPECT_EQ(finding.fact, "not possible here: cuFile is not there");
+  EXPECT_FALSE(value<bool>(finding, "works"));
+  facts.has_gpu = true;
+  EXPECT_EQ(check_direct_reads(facts).front().verdict, Verdict::note);
+  facts.has_cufile = true;
+  facts.refusal.clear();
+  facts.description = "cuFile 1.14, nvidia-fs 2.22";
+  facts.rates = {6e9, 5e9};
+  finding = check_direct_reads(facts).front();
+  EXPECT_EQ(finding.verdict, Verdict::ok);
+  EXPECT_THAT(finding.fact, HasSubstr("nvidia-fs 2.22, 6.00 GB/s, through host memory 5.00 GB/s"));
+  EXPECT_EQ(value<double>(finding, "direct_rate"), 6e9);
+}
+
+TEST(DoctorOfDirectReads, WithoutAGpuThereAreNone) {
+  const DirectReadFacts facts = try_direct_reads({}, ".");
+  EXPECT_FALSE(facts.has_gpu);
+  EXPECT_NE(facts.refusal, "");
+}
+
 TEST(DoctorOfMpi, FoundOrNot) {
   EXPECT_EQ(check_mpi({}).front().fact, "not found");
   EXPECT_EQ(check_mpi({"Open MPI v4.1.4", "", false}).front().verdict, Verdict::note);
