@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace headrace::device::testing {
 
@@ -24,9 +27,10 @@ constexpr CuFileStatus kAlreadyOpen{5026};
 constexpr int kNoHandle = 5027;
 constexpr CuFileStatus kPinningFailed{5036};
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
+/// The first address from here on that direct I/O takes.
+std::byte* align_up(std::byte* address) {
+  return address + (kUnit - reinterpret_cast<uintptr_t>(address) % kUnit) % kUnit;
+}
 
 }  // namespace
 
@@ -154,15 +158,15 @@ ssize_t FakeCuFile::read(CuFileHandle handle, void* base, size_t size, off_t fil
     descriptor = *file->second;
   }
   std::this_thread::sleep_for(delay_);
-  const std::unique_ptr<void, Free> block(std::aligned_alloc(kUnit, size));
+  std::vector<std::byte> block(size + kUnit);
+  std::byte* const bytes = align_up(block.data());
   const size_t wanted = std::min(size, most_);
   // The descriptor is open for direct I/O: whole units only.
-  const ssize_t got = ::pread(descriptor, block.get(), size, file_offset);
+  const ssize_t got = ::pread(descriptor, bytes, size, file_offset);
   if (got < 0) {
     return -1;
   }
   const size_t brought = std::min(static_cast<size_t>(got), wanted);
-  auto* const bytes = static_cast<std::byte*>(block.get());
   if (damages_ && brought > 0) {
     bytes[brought / 2] ^= std::byte{1};
   }

@@ -215,7 +215,7 @@ TEST(DirectReads, MissingDependenciesAreFound) {
       Schedule damaged = sound;
       auto& after = damaged.actions[i].after;
       after.erase(after.begin() + static_cast<ptrdiff_t>(d));
-      if (violations(input, damaged) != "") {
+      if (!violations(input, damaged).empty()) {
         ++found;
         continue;
       }
