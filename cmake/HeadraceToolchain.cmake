@@ -45,9 +45,7 @@ endif()
 
 find_program(HEADRACE_CCACHE ccache)
 if(HEADRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      ${HEADRACE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/ccache.sh" ${HEADRACE_CCACHE})
 endif()
 
 find_program(HEADRACE_MOLD mold)
