@@ -65,7 +65,7 @@ struct AttentionShape {
   int64_t k_stride = 0;
   int64_t v_stride = 0;
   int64_t out_stride = 0;
-  Documents documents;
+  Documents documents{};
 };
 
 /// Which entries of the vocabulary the rows of an embedding table hold: row r is entry first + r of

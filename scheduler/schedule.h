@@ -87,8 +87,8 @@ class Policy {
   virtual Schedule compile(const CompileInput& input) const = 0;
 };
 
-/// What a schedule's bytes over nvme are worth in seconds of the step, where schedules are compared:
-/// they wear the drive, and what was kept instead may serve the next step as well.
+/// What a schedule's bytes over nvme are worth in seconds of the step, where schedules are
+/// compared: they wear the drive, and what was kept instead may serve the next step as well.
 double drive_cost(const Rates& rates, const Schedule& schedule);
 
 enum class PolicyEffort : uint8_t {

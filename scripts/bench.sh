@@ -36,7 +36,7 @@ if [ "$quick" = yes ]; then
   optimizer=(--millions 4 --rounds 3)
   pass=(--elements 16777216 --shard 1048576 --host-memory 256MiB --rounds 2)
   verify=(--size 512MiB --rounds 2)
-  schedule=(--only 0.5B)
+  schedule=(--only 0.6B)
   adam=(--millions 8 --rounds 3)
   aio=(--size 0.25 --rounds 1)
 else

@@ -19,7 +19,9 @@ MemoryPlan plan_of(Elements count, Elements most) {
   MemoryPlan plan;
   ModuleObjects module;
   for (Elements first; first < count; first += most) {
-    module.shards.push_back({first, std::min(most, count - first)});
+    Shard& shard = module.shards.emplace_back();
+    shard.first = first;
+    shard.count = std::min(most, count - first);
   }
   plan.layout.modules.push_back(std::move(module));
   plan.layout.shard_max = most;
@@ -31,7 +33,7 @@ struct Machine {
   std::map<int64_t, double> cost;
   int64_t smallest = 1;
   int64_t fits_from = 1;
-  std::vector<int64_t> tried;
+  std::vector<int64_t> tried = {};
 
   int64_t choose(int64_t millions) {
     const Elements count(kMillion * millions);
