@@ -136,10 +136,9 @@ std::vector<MemoryPlan> fit_with_cut(const PlanInput& input, StepOrder order, By
 std::vector<MemoryPlan> fit_with_tiles_of_blocks(const PlanInput& input, StepOrder order,
                                                  Bytes host_arena) {
   const std::vector<model::BlockCut> cuts = allowed_cuts(input);
-  std::vector<int64_t> rows;
-  for (const model::BlockCut& cut : cuts) {
-    rows.push_back(cut.mlp_rows);
-  }
+  std::vector<int64_t> rows(cuts.size());
+  std::transform(cuts.begin(), cuts.end(), rows.begin(),
+                 [](const model::BlockCut& cut) { return cut.mlp_rows; });
   return fit_largest(rows, [&](size_t choice) {
     // The first are whole blocks, which do not fit.
     return choice == 0 ? std::vector<MemoryPlan>()

@@ -42,7 +42,7 @@ if [ "$quick" = yes ]; then
 else
   io=(--size 4GiB --rounds 5)
   optimizer=()
-  pass=(--elements 402653184 --host-memory 512MiB --rounds 5)
+  pass=(--elements 402653184 --shard 1048576 --host-memory 512MiB --rounds 5)
   verify=()
   schedule=()
   adam=()

@@ -55,15 +55,9 @@ class DirectTransfer : public test::TieredTest {
     options.growth_step = Bytes(1 << 20);
     options.verify_reads = verify_reads;
     extents_ = ExtentStore::create(options, io_);
-    TieredStore::Parts parts;
-    parts.device_arena = &device_arena_;
-    parts.host_arena = &host_arena_;
-    parts.extents = extents_;
-    parts.host_to_device = &down_;
-    parts.device_to_host = &up_;
-    parts.direct = &reader_;
-    store_ = std::make_unique<TieredStore>(parts);
+    remake(&reader_);
   }
+
   /// An object whose only copy is on nvme.
   ObjectId on_nvme(const std::string& name, uint64_t seed) {
     const ObjectId object = add(name);

@@ -29,7 +29,8 @@ class TieredTest : public ::testing::Test {
     remake();
   }
 
-  void remake() {
+  /// With direct reads, where there is a reader.
+  void remake(device::DirectReader* direct = nullptr) {
     store_.reset();
     TieredStore::Parts parts;
     parts.device_arena = &device_arena_;
@@ -37,6 +38,7 @@ class TieredTest : public ::testing::Test {
     parts.extents = extents_;
     parts.host_to_device = &down_;
     parts.device_to_host = &up_;
+    parts.direct = direct;
     store_ = std::make_unique<TieredStore>(parts);
   }
 
