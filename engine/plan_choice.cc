@@ -202,7 +202,10 @@ double predicted_seconds(MemoryPlan& plan, const MemoryRequest& request) {
 }
 
 /// The same by few policies, which are enough to compare.
-double compared_seconds(const MemoryPlan& plan, const MemoryRequest& request) {
+double compared_seconds(MemoryPlan& plan, const MemoryRequest& request) {
+  if (request.is_quick) {
+    return predicted_seconds(plan, request);
+  }
   const auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
   const auto policy = scheduler::make_optimal_policy(PolicyEffort::quick);
   return scheduler::simulate(input, policy->compile(input)).seconds;
@@ -210,11 +213,11 @@ double compared_seconds(const MemoryPlan& plan, const MemoryRequest& request) {
 
 /// Of the steps after the first, on average, with the worth of their bytes: each finds what the one
 /// before left, of which smaller shards leave other parts.
-double steady_cost(MemoryPlan& plan, const MemoryRequest& request) {
+double steady_cost(const MemoryPlan& plan, const MemoryRequest& request, PolicyEffort effort) {
   constexpr int kSteps = 3;
-  const auto policy = scheduler::make_optimal_policy();
-  predicted_seconds(plan, request);
-  auto input = compile_input(plan, plan.usual_step(), request.rates, plan.first_schedule->final);
+  const auto policy = scheduler::make_optimal_policy(effort);
+  auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
+  input.initial = policy->compile(input).final;
   double sum = 0;
   for (int step = 0; step < kSteps; ++step) {
     scheduler::Schedule schedule = policy->compile(input);
@@ -234,7 +237,7 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const MemoryRequest& request) 
   }
   std::vector<double> seconds;
   seconds.reserve(plans.size());
-  for (const MemoryPlan& plan : plans) {
+  for (MemoryPlan& plan : plans) {
     seconds.push_back(compared_seconds(plan, request));
   }
   const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
@@ -313,7 +316,12 @@ MemoryPlan with_shards_chosen(const PlanInput& input, MemoryPlan plan, Bytes hos
   trials.plan_with = [&](Elements shard_max) {
     return laid_out_like(input, layout, shard_max, layout.recompute);
   };
-  trials.cost = [&](MemoryPlan& other) { return steady_cost(other, input.request); };
+  trials.rough_cost = [&](const MemoryPlan& other) {
+    return steady_cost(other, input.request, PolicyEffort::quick);
+  };
+  trials.cost = [&](const MemoryPlan& other) {
+    return steady_cost(other, input.request, PolicyEffort::thorough);
+  };
   return choose_shards(std::move(plan), trials);
 }
 

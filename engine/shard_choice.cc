@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "engine/recompute_choice.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 /// Below this the latency of a drive counts.
 constexpr Elements kWorthCutting{int64_t{1} << 20};
+/// Of the least rough cost: what costs more is not looked at any closer.
+constexpr double kWorthALook = 1.02;
 
 Elements largest_shard(const ModelLayout& layout) {
   Elements largest;
@@ -35,23 +38,35 @@ std::optional<Elements> cut_shards(const ModelLayout& layout, int64_t parts, Ele
 
 MemoryPlan choose_shards(MemoryPlan plan, const ShardTrials& trials) {
   const ModelLayout whole = plan.layout;
-  std::optional<double> best;
+  std::vector<MemoryPlan> plans;
+  plans.push_back(std::move(plan));
   for (const int64_t parts : {2, 4, 8}) {
     const auto size = cut_shards(whole, parts, trials.smallest);
     auto other = size ? trials.plan_with(*size) : std::nullopt;
     if (!other) {
       break;
     }
-    if (!best) {
-      best = trials.cost(plan);
+    plans.push_back(std::move(*other));
+  }
+  if (plans.size() == 1) {
+    return std::move(plans.front());
+  }
+  std::vector<double> rough(plans.size());
+  std::transform(plans.begin(), plans.end(), rough.begin(), trials.rough_cost);
+  const double enough = kWorthALook * *std::min_element(rough.begin(), rough.end());
+  std::optional<size_t> chosen;
+  double least = 0;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (rough[i] > enough) {
+      continue;
     }
-    const double cost = trials.cost(*other);
-    if (cost < kSavingIsFasterBy * *best) {
-      best = cost;
-      plan = std::move(*other);
+    const double cost = trials.cost(plans[i]);
+    if (!chosen || cost < kSavingIsFasterBy * least) {
+      chosen = i;
+      least = cost;
     }
   }
-  return plan;
+  return std::move(plans[*chosen]);
 }
 
 }  // namespace headrace::engine
