@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seconds.h"
 
 namespace headrace::aio {
 
@@ -36,14 +37,14 @@ void Engine::BusyClock::note(bool busy_now) {
   }
   const Clock::time_point now = Clock::now();
   if (is_busy) {
-    seconds += std::chrono::duration<double>(now - since).count();
+    seconds += seconds_between(since, now);
   }
   is_busy = busy_now;
   since = now;
 }
 
 double Engine::BusyClock::total() const {
-  return seconds + (is_busy ? std::chrono::duration<double>(Clock::now() - since).count() : 0.0);
+  return seconds + (is_busy ? seconds_since(since) : 0.0);
 }
 
 /// Keeps a file open for the length of one call.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/seconds.h"
 
 namespace headrace::aio {
 
@@ -34,7 +35,7 @@ ProbeSession::ProbeSession(const ProbeOptions& options)
       memory_(options.memory) {}
 
 double ProbeSession::elapsed() const {
-  return std::chrono::duration<double>(Clock::now() - begin_).count();
+  return seconds_since(begin_);
 }
 
 double ProbeSession::until(double share) const {

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "base/seconds.h"
 
 namespace headrace::aio {
 
@@ -195,8 +196,7 @@ double HugeMemory::copy_rate(double seconds) {
   const auto start = Clock::now();
   auto end = start;
   double best = 0;
-  for (int pass = 0;
-       pass < kPassesMin || std::chrono::duration<double>(end - start).count() < seconds; ++pass) {
+  for (int pass = 0; pass < kPassesMin || seconds_between(start, end) < seconds; ++pass) {
     const auto begin = Clock::now();
     if (pass % 2 == 0) {
       copy(0, half);

@@ -16,6 +16,7 @@
 
 #include "base/command_line.h"
 #include "base/random.h"
+#include "base/seconds.h"
 #include "device/device.h"
 #include "device/gpu.h"
 #include "device/kernels.h"
@@ -91,8 +92,7 @@ class Bench {
         post();
       }
       stream_->synchronize();
-      const double seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const double seconds = seconds_since(begin);
       if (seconds >= sizes_.seconds) {
         return seconds / static_cast<double>(count);
       }

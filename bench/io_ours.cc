@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "base/check.h"
+#include "base/seconds.h"
 
 namespace headrace::bench {
 
@@ -91,8 +92,7 @@ IoResult OurRunner::run(const IoJob& job) {
   for (const Completion& completion : flying) {
     completion.wait();
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   const double gigabytes = static_cast<double>((job.object * count).count()) / 1e9;
   const double cpu = cpu_seconds() - cpu_before;
   description_ = engine->description();

@@ -15,6 +15,7 @@
 #include "base/median.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "base/seconds.h"
 #include "bench/optimizer_traffic.h"
 #include "engine/optimizer/update.h"
 #include "tiers/host_memory.h"
@@ -173,13 +174,6 @@ class Problem {
   TrafficArrays traffic_;
 };
 
-template <class Work>
-double seconds(const Work& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 nlohmann::json measure(const Variant& variant, const Problem& problem, int threads, int rounds) {
   headrace::set_parallel_threads(threads);
   UpdateOptions options;
@@ -193,8 +187,10 @@ nlohmann::json measure(const Variant& variant, const Problem& problem, int threa
   std::vector<double> ratios;
   const double to_ns = 1e9 / static_cast<double>(problem.shard().count.count());
   for (int i = -1; i < rounds; ++i) {  // the first one warms up
-    const double update = seconds([&] { headrace::engine::update(options, problem.shard()); });
-    const double traffic = seconds([&] { headrace::bench::move_traffic(problem.traffic()); });
+    const double update =
+        headrace::seconds_of([&] { headrace::engine::update(options, problem.shard()); });
+    const double traffic =
+        headrace::seconds_of([&] { headrace::bench::move_traffic(problem.traffic()); });
     if (i >= 0) {
       update_ns.push_back(update * to_ns);
       traffic_ns.push_back(traffic * to_ns);

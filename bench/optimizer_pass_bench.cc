@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "base/random.h"
+#include "base/seconds.h"
 #include "engine/executor.h"
 #include "engine/learned_costs.h"
 #include "engine/master_weights.h"
@@ -40,10 +41,6 @@ struct Options {
   std::string policy = "optimal";
   std::string json;
 };
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// Split master, fp32 moments, fp32 gradients: bf16 training's default.
 constexpr engine::StateFormat kFormat{engine::MasterPlace::split, 2, DType::f32};

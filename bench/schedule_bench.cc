@@ -12,6 +12,7 @@
 
 #include "base/command_line.h"
 #include "base/error.h"
+#include "base/seconds.h"
 #include "engine/memory_plan.h"
 #include "model/network_block.h"
 #include "model/shapes.h"
@@ -156,8 +157,7 @@ Row run_policy(const scheduler::Policy& policy, scheduler::CompileInput input, i
     }
     const auto begin = std::chrono::steady_clock::now();
     row.schedule = scheduler::add_direct_reads(input, policy.compile(input));
-    row.compile_seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    row.compile_seconds = seconds_since(begin);
   }
   const auto violations = scheduler::check_schedule(input, row.schedule);
   if (!violations.empty()) {

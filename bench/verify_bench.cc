@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "base/random.h"
+#include "base/seconds.h"
 #include "bench/io_run.h"
 #include "tiers/extent_store.h"
 #include "tiers/host_memory.h"
@@ -53,8 +54,7 @@ double verify_rate(tiers::ExtentStore& store) {
   Bytes checked;
   const auto begin = std::chrono::steady_clock::now();
   const auto damage = store.verify([&](Bytes done, Bytes) { checked = done; });
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   if (!damage.empty()) {
     throw IoError("what was just written is damaged: " + damage.front().text, {});
   }

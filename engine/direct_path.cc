@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <optional>
+#include <random>
 
+#include "aio/probe_verdicts.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "base/seconds.h"
@@ -22,13 +22,6 @@ constexpr Bytes kTrialMost{int64_t{32} << 20};
 constexpr int kRounds = 3;
 /// The rates of two runs of the same are this much alike; direct reads below it count as slower.
 constexpr double kAlike = 0.95;
-constexpr double kGiga = 1e9;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return seconds_between(begin, std::chrono::steady_clock::now());
-}
 
 void fill(std::span<std::byte> bytes) {
   Random random(0x6864, 1);
@@ -50,6 +43,12 @@ bool is_filled(std::span<const std::byte> bytes) {
   return true;
 }
 
+/// A name that no other file has: the folder may be the user's.
+std::string trial_path(const std::string& folder) {
+  std::random_device random;
+  return fmt::format("{}/.headrace-direct-trial-{}-{:08x}", folder, ::getpid(), random());
+}
+
 /// The file of a trial, and the memory.
 class Trial {
  public:
@@ -61,7 +60,7 @@ class Trial {
         size_(std::min({kTrialMost, Bytes(static_cast<int64_t>(memory.device.size())),
                         Bytes(static_cast<int64_t>(memory.host.size()))})),
         memory_(memory),
-        path_(folder + "/direct-trial"),
+        path_(trial_path(folder)),
         file_(io.open(path_, true)) {}
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -156,8 +155,8 @@ std::string refusal_of(const DirectRequest& request, const aio::IoEngine& io) {
 }  // namespace
 
 std::string describe(const PathRates& rates) {
-  return fmt::format("{:.2f} GB/s, through host memory {:.2f} GB/s", rates.direct / kGiga,
-                     rates.through_host / kGiga);
+  return fmt::format("{}, through host memory {}", aio::format_rate(rates.direct),
+                     aio::format_rate(rates.through_host));
 }
 
 PathRates try_direct_reads(device::Device& device, device::DirectReader& reader, aio::IoEngine& io,

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/seconds.h"
 #include "device/limited_stream.h"
 #include "engine/run_plan.h"
 #include "tiers/thread_binding.h"
@@ -16,8 +17,6 @@ namespace {
 
 /// Schedules kept per trace; a steady run alternates between very few residencies.
 constexpr size_t kSchedulesKept = 4;
-/// Of a trace; then its schedules are no longer compiled anew.
-constexpr int64_t kStepsToLearn = 2;
 
 }  // namespace
 
@@ -330,7 +329,7 @@ double Engine::end_step(const RunState& state, EngineReport& report, TimelineRec
     const auto begin = std::chrono::steady_clock::now();
     commit(state);
     const auto end = std::chrono::steady_clock::now();
-    seconds = std::chrono::duration<double>(end - begin).count();
+    seconds = seconds_between(begin, end);
     if (recorder != nullptr) {
       recorder->add_commit(begin, end);
     }

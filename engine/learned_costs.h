@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "scheduler/trace.h"
 
 namespace headrace::engine {
+
+/// Of a trace; then its costs are known, and its schedules are no longer compiled anew.
+inline constexpr int64_t kStepsToLearn = 2;
 
 /// What a lane was found to do in one step.
 struct LaneRate {

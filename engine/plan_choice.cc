@@ -211,19 +211,18 @@ double compared_seconds(MemoryPlan& plan, const MemoryRequest& request) {
   return scheduler::simulate(input, policy->compile(input)).seconds;
 }
 
-/// Of the steps after the first, on average, with the worth of their bytes: each finds what the one
-/// before left, of which smaller shards leave other parts.
-double steady_cost(const MemoryPlan& plan, const MemoryRequest& request, PolicyEffort effort) {
+/// Of the steps after the first, which left `left`, on average, with the worth of their bytes: each
+/// finds what the one before left, of which smaller shards leave other parts.
+double steady_cost(const scheduler::Policy& policy, scheduler::CompileInput input,
+                   std::vector<scheduler::Residency> left) {
   constexpr int kSteps = 3;
-  const auto policy = scheduler::make_optimal_policy(effort);
-  auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
-  input.initial = policy->compile(input).final;
   double sum = 0;
   for (int step = 0; step < kSteps; ++step) {
-    scheduler::Schedule schedule = policy->compile(input);
+    input.initial = std::move(left);
+    scheduler::Schedule schedule = policy.compile(input);
     sum +=
         scheduler::simulate(input, schedule).seconds + scheduler::drive_cost(input.rates, schedule);
-    input.initial = std::move(schedule.final);
+    left = std::move(schedule.final);
   }
   return sum / kSteps;
 }
@@ -316,11 +315,18 @@ MemoryPlan with_shards_chosen(const PlanInput& input, MemoryPlan plan, Bytes hos
   trials.plan_with = [&](Elements shard_max) {
     return laid_out_like(input, layout, shard_max, layout.recompute);
   };
-  trials.rough_cost = [&](const MemoryPlan& other) {
-    return steady_cost(other, input.request, PolicyEffort::quick);
+  const auto first_step = [&](const MemoryPlan& other) {
+    return compile_input(other, other.usual_step(), input.request.rates, other.homes);
   };
-  trials.cost = [&](const MemoryPlan& other) {
-    return steady_cost(other, input.request, PolicyEffort::thorough);
+  trials.rough_cost = [&](const MemoryPlan& other) {
+    const auto policy = scheduler::make_optimal_policy(PolicyEffort::quick);
+    const auto first = first_step(other);
+    return steady_cost(*policy, first, policy->compile(first).final);
+  };
+  trials.cost = [&](MemoryPlan& other) {
+    predicted_seconds(other, input.request);
+    return steady_cost(*scheduler::make_optimal_policy(), first_step(other),
+                       other.first_schedule->final);
   };
   return choose_shards(std::move(plan), trials);
 }

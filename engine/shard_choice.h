@@ -15,7 +15,7 @@ struct ShardTrials {
   std::function<std::optional<MemoryPlan>(Elements)> plan_with;
   /// What a plan's steps take, in seconds; the least is best. First by few policies, then by all.
   std::function<double(const MemoryPlan&)> rough_cost;
-  std::function<double(const MemoryPlan&)> cost;
+  std::function<double(MemoryPlan&)> cost;
 };
 
 /// The size of a plan's shards cut in `parts`; empty where they would be too small to gain by it.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/seconds.h"
 #include "model/checkpoint_file.h"
 
 namespace headrace::engine {
@@ -103,7 +104,7 @@ std::string TraceEventText::step(const StepTimeline& timeline) {
   if (!origin_) {
     origin_ = timeline.begin;
   }
-  offset_ = std::chrono::duration<double>(timeline.begin - *origin_).count();
+  offset_ = seconds_between(*origin_, timeline.begin);
   name_track(kStepTrack, "step");
   add_span(kStepTrack, fmt::format("step {}", timeline.step), "step", 0, timeline.seconds,
            fmt::format("\"step\":{}", timeline.step));

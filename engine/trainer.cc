@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "base/median.h"
 #include "base/process.h"
+#include "base/seconds.h"
+#include "engine/learned_costs.h"
 #include "engine/metrics_log.h"
 #include "engine/monitor/monitors.h"
 #include "engine/optimizer/loss_scaler.h"
@@ -27,13 +29,6 @@ namespace headrace::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// After these the engine knows what its steps cost.
-constexpr int64_t kStepsLearned = 2;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// Lets the observer look into the engine while it lives.
 class ShownEngine {
@@ -341,7 +336,7 @@ class Training {
     split.other += report.seconds - split.total;
     report.engine.phases.step += report.seconds - split.total;
     split.total = report.seconds;
-    if (++steps_here_ > kStepsLearned) {
+    if (++steps_here_ > kStepsToLearn) {
       report.share_of_bound = report.engine.bound.seconds / report.seconds;
     }
     report_files_.end_step(report, std::move(recorder));
@@ -399,7 +394,7 @@ class Training {
     summary_.traffic += report.engine.traffic;
     summary_.speculative_steps += report.engine.speculation != Speculation::none ? 1 : 0;
     summary_.redone_steps += report.engine.speculation == Speculation::redone ? 1 : 0;
-    if (steps_here_ > kStepsLearned) {
+    if (steps_here_ > kStepsToLearn) {
       prediction_ratios_.push_back(report.seconds / report.engine.predicted_seconds);
     }
     // Goes into the next commit: this one is done.

@@ -178,6 +178,9 @@ Schedule add_direct_reads(const CompileInput& input, Schedule schedule) {
     return schedule;
   }
   std::vector<WayThroughHost> ways = Finder(input, schedule.actions).run();
+  if (ways.empty()) {
+    return schedule;
+  }
   const size_t early = order_by_slot(input, schedule, ways);
   double least = simulate(input, schedule).seconds;
   Schedule best = schedule;

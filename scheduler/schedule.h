@@ -11,9 +11,8 @@
 namespace headrace::scheduler {
 
 enum class ActionKind : uint8_t {
-  /// Copy an object's current value from one tier to an adjacent one or, where the rates have
-  /// direct
-  /// reads, from nvme straight to the device.
+  /// Copy an object's current value from one tier to an adjacent one, or from nvme straight to the
+  /// device, where the rates have direct reads.
   transfer,
   operation,  ///< run an operation of the trace
   drop,       ///< forget a copy; its slot may be used again. Costs nothing.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/seconds.h"
 #include "base/units.h"
 
 namespace headrace::tools {
@@ -34,7 +35,7 @@ Progress::~Progress() {
 void Progress::update(int64_t done, const std::string& note) {
   done_ = std::clamp<int64_t>(done, 0, total_);
   const auto now = Clock::now();
-  const double since = std::chrono::duration<double>(now - last_).count();
+  const double since = seconds_between(last_, now);
   const bool finished = done_ == total_;
   if (!finished && since < (is_terminal_ ? kTerminalInterval : kPlainInterval)) {
     return;
@@ -51,7 +52,7 @@ void Progress::clear() {
 }
 
 std::string Progress::time_left() const {
-  const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double elapsed = seconds_since(start_);
   if (done_ == total_) {
     return fmt::format("took {}", format_duration(elapsed));
   }

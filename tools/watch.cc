@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/seconds.h"
 #include "tools/command.h"
 #include "tools/step_lines.h"
 #include "tools/watch_frame.h"
@@ -51,10 +52,6 @@ Size terminal_size() {
 void show(const std::string& text) {
   static_cast<void>(std::fwrite(text.data(), 1, text.size(), stdout));
   static_cast<void>(std::fflush(stdout));
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 }  // namespace

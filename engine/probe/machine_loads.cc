@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "base/parallel.h"
+#include "base/seconds.h"
 #include "device/device.h"
 #include "device/kernels.h"
 #include "engine/optimizer/update.h"
@@ -100,8 +101,7 @@ double median_seconds(const LoadTime& time, const std::function<void()>& work) {
   const auto begin = Clock::now();
   auto last = begin;
   bool is_first = true;
-  while (seconds.size() < kCallsMin ||
-         std::chrono::duration<double>(last - begin).count() < time.seconds) {
+  while (seconds.size() < kCallsMin || seconds_between(begin, last) < time.seconds) {
     if (time.cancelled != nullptr && time.cancelled->load()) {
       throw InterruptedError("the probe was stopped");
     }
@@ -109,7 +109,7 @@ double median_seconds(const LoadTime& time, const std::function<void()>& work) {
     work();
     last = Clock::now();
     if (!is_first) {
-      seconds.push_back(std::chrono::duration<double>(last - from).count());
+      seconds.push_back(seconds_between(from, last));
     }
     is_first = false;
   }

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "e2e/cuda_training.h"
 #include "engine/direct_path.h"
@@ -223,6 +226,13 @@ TEST(GpuTraining, HasTheSameBitsWithDirectReads) {
 class DirectPathChoice : public testing::Test {
  protected:
   engine::DirectPath choose(const Machine& machine, const engine::DirectRequest& request) {
+    engine::DirectPath path = choose_beside_files(machine, request);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+    return path;
+  }
+
+  engine::DirectPath choose_beside_files(const Machine& machine,
+                                         const engine::DirectRequest& request) {
     device::cuda::CudaDevice device(machine.gpu, 0, {}, [&](std::string& refusal) {
       refusal = is_missing_ ? "cuFile is not there" : "";
       return is_missing_ ? nullptr : machine.cufile;
@@ -235,7 +245,6 @@ class DirectPathChoice : public testing::Test {
     engine::DirectPath path = engine::find_direct_path(
         device, *io_, {folder_.path()}, {{memory->data(), 4 << 20}, {aligned, size}}, request);
     EXPECT_TRUE(std::all_of(aligned, aligned + size, [](std::byte b) { return b == std::byte{}; }));
-    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
     path.reader.reset();  // before the memory
     return path;
   }
@@ -254,6 +263,19 @@ TEST_F(DirectPathChoice, SaysWhatItUsesAndWhy) {
   EXPECT_EQ(path.share, 0.9);
   EXPECT_THAT(path.description, testing::HasSubstr("not verified: cuFile 1.14, nvidia-fs 2.22"));
   EXPECT_EQ(machine.cufile->bytes_read(), 3 * kMiB.count() * 2);
+}
+
+TEST_F(DirectPathChoice, TouchesNoFileThatIsThere) {
+  const std::string path = folder_.path() + "/direct-trial";
+  std::ofstream(path) << "of the user";
+  const Machine machine;
+  choose_beside_files(machine, unverified());
+  EXPECT_GT(machine.cufile->bytes_read(), 0);
+  std::string text;
+  std::getline(std::ifstream(path), text);
+  EXPECT_EQ(text, "of the user");
+  const std::filesystem::directory_iterator files(folder_.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 
 TEST_F(DirectPathChoice, IsTheHostWhereAnythingSpeaksAgainst) {

@@ -5,6 +5,9 @@ import unittest
 
 from command import USAGE, CommandTest
 
+# Other programs change it between two runs.
+MOVING = {"free space"}
+
 
 class DoctorTest(CommandTest):
     def test_the_page_and_its_json_say_the_same(self):
@@ -23,7 +26,8 @@ class DoctorTest(CommandTest):
             self.assertTrue(finding["fact"] and finding["meaning"], finding)
             if finding["verdict"] == "problem":
                 self.assertTrue(finding["change"], finding)
-            self.assertIn(f"{finding['name']}: {finding['fact'].split()[0]}", page)
+            begin = "" if finding["name"] in MOVING else finding["fact"].split()[0]
+            self.assertIn(f"{finding['name']}: {begin}", page)
         count = sum(finding["verdict"] == "problem" for finding in findings)
         self.assertEqual(report["problems"], count)
         self.assertGreaterEqual(count, 1, "the missing folder")

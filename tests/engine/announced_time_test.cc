@@ -6,13 +6,12 @@
 #include <chrono>
 #include <thread>
 
-#include "support/seconds_of.h"
+#include "base/seconds.h"
 #include "tests/engine/announced_steps.h"
 
 namespace headrace::engine {
 namespace {
 
-using headrace::test::seconds_of;
 using scheduler::Access;
 using scheduler::Lane;
 using test::AnnouncedSteps;

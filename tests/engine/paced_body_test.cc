@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "support/seconds_of.h"
+#include "base/seconds.h"
 
 namespace headrace::engine {
 namespace {
 
-using headrace::test::seconds_of;
 using scheduler::Lane;
 
 class Paced : public testing::Test {
