@@ -57,6 +57,12 @@ struct MemoryRequest {
   }
 };
 
+/// The schedule of a step, and the residency that it starts from.
+struct CompiledStep {
+  std::vector<scheduler::Residency> initial;
+  scheduler::Schedule schedule;
+};
+
 /// Where every byte goes, decided before anything is allocated. A value.
 struct MemoryPlan {
   ModelLayout layout;
@@ -83,6 +89,8 @@ struct MemoryPlan {
   /// Of usual_step() from `homes`, by the optimal policy at the request's rates; null where the
   /// choice of the plan did not need it.
   std::shared_ptr<const scheduler::Schedule> first_schedule;
+  /// The same of a step whose residency has settled.
+  std::shared_ptr<const CompiledStep> late_step;
 
   /// What most steps of a run are.
   const StepTrace& usual_step() const { return speculative ? *speculative : training; }

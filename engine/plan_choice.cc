@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/for_each_parallel.h"
 #include "engine/shard_choice.h"
 #include "engine/vocabulary_tiles.h"
 
@@ -211,20 +212,30 @@ double compared_seconds(MemoryPlan& plan, const MemoryRequest& request) {
   return scheduler::simulate(input, policy->compile(input)).seconds;
 }
 
-/// Of the steps after the first, which left `left`, on average, with the worth of their bytes: each
-/// finds what the one before left, of which smaller shards leave other parts.
-double steady_cost(const scheduler::Policy& policy, scheduler::CompileInput input,
-                   std::vector<scheduler::Residency> left) {
+/// What steps take on average, with the worth of their bytes, and the last of them.
+struct SteadySteps {
+  double cost = 0;
+  CompiledStep last;
+};
+
+/// Of the steps after the first, which left `left`: each finds what the one before left, of which
+/// smaller shards leave other parts.
+SteadySteps steady_steps(const scheduler::Policy& policy, scheduler::CompileInput input,
+                         const std::vector<scheduler::Residency>& left) {
   constexpr int kSteps = 3;
-  double sum = 0;
+  SteadySteps steps;
+  input.initial = left;
   for (int step = 0; step < kSteps; ++step) {
-    input.initial = std::move(left);
-    scheduler::Schedule schedule = policy.compile(input);
-    sum +=
-        scheduler::simulate(input, schedule).seconds + scheduler::drive_cost(input.rates, schedule);
-    left = std::move(schedule.final);
+    if (step > 0) {
+      input.initial = steps.last.schedule.final;
+    }
+    steps.last.schedule = policy.compile(input);
+    steps.cost += (scheduler::simulate(input, steps.last.schedule).seconds +
+                   scheduler::drive_cost(input.rates, steps.last.schedule)) /
+                  kSteps;
   }
-  return sum / kSteps;
+  steps.last.initial = std::move(input.initial);
+  return steps;
 }
 
 /// The fastest plan of the preferred order of accumulation, if it is about as fast as the fastest
@@ -234,11 +245,9 @@ MemoryPlan fastest(std::vector<MemoryPlan> plans, const MemoryRequest& request) 
   if (plans.size() == 1) {
     return std::move(plans.front());
   }
-  std::vector<double> seconds;
-  seconds.reserve(plans.size());
-  for (MemoryPlan& plan : plans) {
-    seconds.push_back(compared_seconds(plan, request));
-  }
+  std::vector<double> seconds(plans.size());
+  for_each_parallel(plans.size(),
+                    [&](size_t i) { seconds[i] = compared_seconds(plans[i], request); });
   const double enough = kAboutAsFast * *std::min_element(seconds.begin(), seconds.end());
   const auto first =
       std::find_if(seconds.begin(), seconds.end(), [&](double each) { return each <= enough; });
@@ -321,12 +330,14 @@ MemoryPlan with_shards_chosen(const PlanInput& input, MemoryPlan plan, Bytes hos
   trials.rough_cost = [&](const MemoryPlan& other) {
     const auto policy = scheduler::make_optimal_policy(PolicyEffort::quick);
     const auto first = first_step(other);
-    return steady_cost(*policy, first, policy->compile(first).final);
+    return steady_steps(*policy, first, policy->compile(first).final).cost;
   };
   trials.cost = [&](MemoryPlan& other) {
     predicted_seconds(other, input.request);
-    return steady_cost(*scheduler::make_optimal_policy(), first_step(other),
-                       other.first_schedule->final);
+    SteadySteps steps = steady_steps(*scheduler::make_optimal_policy(), first_step(other),
+                                     other.first_schedule->final);
+    other.late_step = std::make_shared<const CompiledStep>(std::move(steps.last));
+    return steps.cost;
   };
   return choose_shards(std::move(plan), trials);
 }

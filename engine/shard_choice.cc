@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/for_each_parallel.h"
 #include "engine/recompute_choice.h"
 
 namespace headrace::engine {
@@ -52,21 +53,23 @@ MemoryPlan choose_shards(MemoryPlan plan, const ShardTrials& trials) {
     return std::move(plans.front());
   }
   std::vector<double> rough(plans.size());
-  std::transform(plans.begin(), plans.end(), rough.begin(), trials.rough_cost);
+  for_each_parallel(plans.size(), [&](size_t i) { rough[i] = trials.rough_cost(plans[i]); });
   const double enough = kWorthALook * *std::min_element(rough.begin(), rough.end());
-  std::optional<size_t> chosen;
-  double least = 0;
+  std::vector<size_t> looked_at;
   for (size_t i = 0; i < plans.size(); ++i) {
-    if (rough[i] > enough) {
-      continue;
-    }
-    const double cost = trials.cost(plans[i]);
-    if (!chosen || cost < kSavingIsFasterBy * least) {
-      chosen = i;
-      least = cost;
+    if (rough[i] <= enough) {
+      looked_at.push_back(i);
     }
   }
-  return std::move(plans[*chosen]);
+  std::vector<double> costs(looked_at.size());
+  for_each_parallel(costs.size(), [&](size_t i) { costs[i] = trials.cost(plans[looked_at[i]]); });
+  size_t chosen = 0;
+  for (size_t i = 1; i < costs.size(); ++i) {
+    if (costs[i] < kSavingIsFasterBy * costs[chosen]) {
+      chosen = i;
+    }
+  }
+  return std::move(plans[looked_at[chosen]]);
 }
 
 }  // namespace headrace::engine

@@ -14,6 +14,7 @@ struct ShardTrials {
   /// budgets.
   std::function<std::optional<MemoryPlan>(Elements)> plan_with;
   /// What a plan's steps take, in seconds; the least is best. First by few policies, then by all.
+  /// Called by several threads at once, for plans of their own.
   std::function<double(const MemoryPlan&)> rough_cost;
   std::function<double(MemoryPlan&)> cost;
 };

@@ -6,6 +6,12 @@
 
 namespace headrace::scheduler {
 
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
 BytePool::BytePool(int64_t capacity) : next_(capacity) {
   if (capacity > 0) {
     free_.push_back({0, capacity});
@@ -23,53 +29,82 @@ BytePool::Slot& BytePool::at(int64_t begin) {
 /// The cheapest to bring back first, by bytes.
 std::vector<BytePool::Candidate> BytePool::candidates(const WindowQuery& query) const {
   std::vector<Candidate> found;
+  found.reserve(slots_.size());
   for (const Slot& slot : slots_) {
     if (slot.pins == 0) {
-      found.push_back({slot.object, slot.size, slot.score.keep(query.now),
-                       slot.score.ready(query.flush_lane_free)});
+      const double keep = slot.score.keep(query.now);
+      found.push_back({slot.object, slot.size, keep, slot.score.ready(query.flush_lane_free),
+                       keep * static_cast<double>(slot.size)});
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
-    return a.keep * static_cast<double>(b.size) < b.keep * static_cast<double>(a.size);
-  });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
   return found;
+}
+
+/// When slots are ready, ascending, and how many of their bytes are ready by then.
+std::vector<BytePool::FreeBytes> BytePool::ready_bytes(const std::vector<Candidate>& slots) {
+  std::vector<FreeBytes> ready;
+  ready.reserve(slots.size());
+  for (const Candidate& slot : slots) {
+    ready.push_back({slot.ready, slot.size});
+  }
+  std::sort(ready.begin(), ready.end(),
+            [](const FreeBytes& a, const FreeBytes& b) { return a.ready < b.ready; });
+  return ready;
 }
 
 // For every time from which the room could be filled: what is free by then, and of the slots that
 // are ready by then the cheapest.
 std::optional<Room> BytePool::find_room(const WindowQuery& query) const {
   const std::vector<Candidate> slots = candidates(query);
-  std::vector<double> times{0};
-  for (const FreeBytes& bytes : free_) {
-    times.push_back(query.free_is_ready ? 0 : bytes.ready);
-  }
-  for (const Candidate& slot : slots) {
-    times.push_back(slot.ready);
-  }
-  std::sort(times.begin(), times.end());
-  times.erase(std::unique(times.begin(), times.end()), times.end());
-  double best = std::numeric_limits<double>::infinity();
-  std::optional<Room> room;
-  for (const double time : times) {
+  const std::vector<FreeBytes> ready = ready_bytes(slots);
+  const auto time_of = [](const std::vector<FreeBytes>& bytes, size_t index) {
+    return index < bytes.size() ? bytes[index].ready : kNever;
+  };
+  double best = kNever;
+  double best_time = 0;
+  int64_t best_free = 0;
+  size_t next_free = 0;
+  size_t next_ready = 0;
+  int64_t free = 0;
+  int64_t evictable = 0;
+  for (double time = 0; time < kNever;
+       time = std::min(time_of(free_, next_free), time_of(ready, next_ready))) {
+    for (; next_free < free_.size() && (query.free_is_ready || free_[next_free].ready <= time);
+         ++next_free) {
+      free += free_[next_free].size;
+    }
+    for (; next_ready < ready.size() && ready[next_ready].ready <= time; ++next_ready) {
+      evictable += ready[next_ready].size;
+    }
     double cost = query.stall.stall(time);
     if (cost >= best) {
       break;  // later is not cheaper
     }
-    int64_t have = 0;
-    for (const FreeBytes& bytes : free_) {
-      have += query.free_is_ready || bytes.ready <= time ? bytes.size : 0;
-    }
-    std::vector<int32_t> victims;
-    for (size_t s = 0; s < slots.size() && have < query.size && cost < best; ++s) {
-      if (slots[s].ready <= time) {
-        have += slots[s].size;
-        cost += slots[s].keep;
-        victims.push_back(slots[s].object);
+    if (free + evictable >= query.size) {
+      int64_t have = free;
+      for (size_t s = 0; have < query.size && cost < best; ++s) {
+        if (slots[s].ready <= time) {
+          have += slots[s].size;
+          cost += slots[s].keep;
+        }
+      }
+      if (cost < best) {
+        best = cost;
+        best_time = time;
+        best_free = free;
       }
     }
-    if (have >= query.size && cost < best) {
-      best = cost;
-      room = Room{next_, std::move(victims)};
+  }
+  if (best == kNever) {
+    return std::nullopt;
+  }
+  Room room{next_, {}};
+  for (size_t s = 0; best_free < query.size; ++s) {
+    if (slots[s].ready <= best_time) {
+      best_free += slots[s].size;
+      room.victims.push_back(slots[s].object);
     }
   }
   return room;

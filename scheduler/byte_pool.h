@@ -38,10 +38,12 @@ class BytePool final : public Arena {
     int64_t size = 0;
     double keep = 0;
     double ready = 0;
+    double rank = 0;  ///< the least goes first
   };
 
   Slot& at(int64_t begin);
   std::vector<Candidate> candidates(const WindowQuery& query) const;
+  static std::vector<FreeBytes> ready_bytes(const std::vector<Candidate>& slots);
 
   int64_t next_;                 ///< name of the next slot
   std::vector<Slot> slots_;      ///< by name

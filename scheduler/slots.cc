@@ -2,43 +2,71 @@
 
 #include <array>
 #include <limits>
+#include <span>
 
 #include "base/check.h"
 
 namespace headrace::scheduler {
 
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
 SlotMap::SlotMap(int64_t capacity) {
   if (capacity > 0) {
-    segments_.push_back({0, capacity, kFree, 0, {}});
+    segments_.push_back({0, capacity, kFree, 0});
+    scores_.replace(0, 0, std::array<VictimScore, 1>());
   }
 }
 
 std::optional<Room> SlotMap::find_room(const WindowQuery& query) const {
-  double best = std::numeric_limits<double>::infinity();
+  constexpr size_t kAtOnce = 64;
+  std::array<double, kAtOnce> alone;
+  double best = kNone;
   std::optional<int64_t> begin;
   // Windows end where a segment ends: every run of unpinned bytes that is long enough holds one.
   // High addresses first, because objects with a slot of their own are packed at the low end.
-  for (size_t last = segments_.size(); last-- > 0 && best > 0;) {
-    double keep = 0;
-    double ready = 0;
-    for (size_t s = last + 1; s-- > 0 && segments_[s].pins == 0;) {
-      const Segment& segment = segments_[s];
-      keep += segment.score.keep(query.now);
-      if (segment.object != kFree || !query.free_is_ready) {
-        ready = std::max(ready, segment.score.ready(query.flush_lane_free));
+  for (size_t end = segments_.size(); end > 0 && best > 0;) {
+    const size_t first = end - std::min(end, kAtOnce);
+    const double least = scores_.price(query, first, std::span(alone).first(end - first));
+    // A window costs no less than one of its segments, but for free ones whose time does not count.
+    const auto loses = [&](double cost) { return cost >= best && !query.free_is_ready; };
+    for (size_t last = end; last-- > first && best > 0 && !loses(least);) {
+      if (loses(alone[last - first])) {
+        continue;
       }
-      const double cost = keep + query.stall.stall(ready);
-      if (cost >= best) {
-        break;
-      }
-      if (segments_[last].end - segment.begin >= query.size) {
+      const double cost = cost_of_room(query, last, best);
+      if (cost < best) {
         best = cost;
         begin = segments_[last].end - query.size;
-        break;
       }
     }
+    end = first;
   }
   return begin ? room_at(*begin, query.size) : std::nullopt;
+}
+
+double SlotMap::cost_of_room(const WindowQuery& query, size_t last, double limit) const {
+  double keep = 0;
+  double ready = 0;
+  for (size_t s = last + 1; s-- > 0 && segments_[s].pins == 0;) {
+    const Segment& segment = segments_[s];
+    const VictimScore score = scores_.at(s);
+    keep += score.keep(query.now);
+    if (segment.object != kFree || !query.free_is_ready) {
+      ready = std::max(ready, score.ready(query.flush_lane_free));
+    }
+    const double cost = keep + query.stall.stall(ready);
+    if (cost >= limit) {
+      break;
+    }
+    if (segments_[last].end - segment.begin >= query.size) {
+      return cost;
+    }
+  }
+  return kNone;
 }
 
 std::optional<Room> SlotMap::room_at(int64_t begin, int64_t size) const {
@@ -58,49 +86,55 @@ double SlotMap::occupy(int64_t begin, int64_t size, int32_t object) {
   const int64_t end = begin + size;
   const size_t first = index_at(begin);
   size_t last = first;
-  Segment taken{begin, end, object, 0, {}};
+  VictimScore score;
   while (true) {
     const Segment& segment = segments_[last];
     HR_CHECK(segment.object == kFree, "slot [{}, {}) is taken by object {}", begin, end,
              segment.object);
-    taken.score.idle_from = std::max(taken.score.idle_from, segment.score.idle_from);
+    score.idle_from = std::max(score.idle_from, scores_.at(last).idle_from);
     if (segment.end >= end) {
       break;
     }
     ++last;
     HR_CHECK(last < segments_.size(), "slot [{}, {}) ends outside the arena", begin, end);
   }
-  Segment left = segments_[first];
-  Segment right = segments_[last];
-  left.end = begin;
-  right.begin = end;
   std::array<Segment, 3> parts;
+  std::array<VictimScore, 3> scores;
   size_t count = 0;
-  if (left.begin < left.end) {
-    parts[count++] = left;
-  }
-  parts[count++] = taken;
-  if (right.begin < right.end) {
-    parts[count++] = right;
-  }
-  const auto where = segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(first),
-                                     segments_.begin() + static_cast<ptrdiff_t>(last) + 1);
-  segments_.insert(where, parts.begin(), parts.begin() + static_cast<ptrdiff_t>(count));
+  const auto add = [&](const Segment& part, const VictimScore& its_score) {
+    if (part.begin < part.end) {
+      parts[count] = part;
+      scores[count++] = its_score;
+    }
+  };
+  add({segments_[first].begin, begin, kFree, 0}, scores_.at(first));
+  add({begin, end, object, 0}, score);
+  add({end, segments_[last].end, kFree, 0}, scores_.at(last));
+  replace_elements(segments_, first, last - first + 1,
+                   std::span<const Segment>(parts).first(count));
+  scores_.replace(first, last - first + 1, std::span(scores).first(count));
   ++occupied_;
   return 0;
 }
 
 void SlotMap::release(int64_t begin, double ready) {
-  Segment& segment = at(begin);
-  segment.object = kFree;
-  segment.pins = 0;
-  const double idle_from = std::max(ready, segment.score.idle_from);
-  segment.score = {};
-  segment.score.idle_from = idle_from;
+  const size_t index = index_of(begin);
+  segments_[index].object = kFree;
+  segments_[index].pins = 0;
+  scores_.bar(index, false);
+  VictimScore score;
+  score.idle_from = std::max(ready, scores_.at(index).idle_from);
+  scores_.set(index, score);
   --occupied_;
   if (segments_.size() > 3 * occupied_ + 64) {
     merge_free();
   }
+}
+
+void SlotMap::change_pins(int64_t begin, int32_t change) {
+  const size_t index = index_of(begin);
+  segments_[index].pins += change;
+  scores_.bar(index, segments_[index].pins > 0);
 }
 
 size_t SlotMap::index_at(int64_t offset) const {
@@ -112,25 +146,32 @@ size_t SlotMap::index_at(int64_t offset) const {
   return static_cast<size_t>(after - segments_.begin()) - 1;
 }
 
-SlotMap::Segment& SlotMap::at(int64_t begin) {
-  Segment& segment = segments_[index_at(begin)];
-  HR_CHECK(segment.begin == begin && segment.object != kFree, "no slot begins at {}", begin);
-  return segment;
+size_t SlotMap::index_of(int64_t begin) const {
+  const size_t index = index_at(begin);
+  HR_CHECK(segments_[index].begin == begin && segments_[index].object != kFree,
+           "no slot begins at {}", begin);
+  return index;
 }
 
 // Neighbours are kept apart as long as possible: each has its own time from which it can be filled.
 void SlotMap::merge_free() {
-  std::vector<Segment> merged;
-  for (const Segment& segment : segments_) {
-    if (!merged.empty() && merged.back().object == kFree && segment.object == kFree) {
-      merged.back().end = segment.end;
-      merged.back().score.idle_from =
-          std::max(merged.back().score.idle_from, segment.score.idle_from);
+  size_t kept = 0;
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    const Segment segment = segments_[s];
+    VictimScore score = scores_.at(s);
+    if (kept > 0 && segments_[kept - 1].object == kFree && segment.object == kFree) {
+      segments_[kept - 1].end = segment.end;
+      score.idle_from = std::max(score.idle_from, scores_.at(kept - 1).idle_from);
+      scores_.set(kept - 1, score);
     } else {
-      merged.push_back(segment);
+      segments_[kept] = segment;
+      scores_.bar(kept, segment.pins > 0);
+      scores_.set(kept++, score);
     }
   }
-  segments_ = std::move(merged);
+  const size_t merged = segments_.size() - kept;
+  segments_.resize(kept);
+  scores_.replace(kept, merged, {});
 }
 
 }  // namespace headrace::scheduler

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "scheduler/arena.h"
+#include "scheduler/slot_scores.h"
 
 namespace headrace::scheduler {
 
@@ -15,9 +16,11 @@ class SlotMap final : public Arena {
   /// [begin, begin + size) must be free. Returns 0: dependencies follow from the addresses.
   double occupy(int64_t begin, int64_t size, int32_t object) override;
   void release(int64_t begin, double ready) override;
-  void pin(int64_t begin) override { ++at(begin).pins; }
-  void unpin(int64_t begin) override { --at(begin).pins; }
-  void set_score(int64_t begin, const VictimScore& score) override { at(begin).score = score; }
+  void pin(int64_t begin) override { change_pins(begin, 1); }
+  void unpin(int64_t begin) override { change_pins(begin, -1); }
+  void set_score(int64_t begin, const VictimScore& score) override {
+    scores_.set(index_of(begin), score);
+  }
 
  private:
   static constexpr int32_t kFree = -1;
@@ -26,14 +29,18 @@ class SlotMap final : public Arena {
     int64_t end = 0;
     int32_t object = kFree;
     int32_t pins = 0;
-    VictimScore score;
   };
 
+  /// Cost of the room that ends where segment `last` does; infinite where it costs no less than
+  /// `limit` or is none.
+  double cost_of_room(const WindowQuery& query, size_t last, double limit) const;
+  void change_pins(int64_t begin, int32_t change);
   size_t index_at(int64_t offset) const;  ///< segment that holds the byte at `offset`
-  Segment& at(int64_t begin);
+  size_t index_of(int64_t begin) const;   ///< of the slot that begins there
   void merge_free();
 
   std::vector<Segment> segments_;  ///< in address order, without gaps
+  SlotScores scores_;
   size_t occupied_ = 0;
 };
 

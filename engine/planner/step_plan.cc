@@ -1,11 +1,9 @@
 #include "engine/planner/step_plan.h"
 
 #include <algorithm>
-#include <atomic>
-#include <future>
-#include <thread>
 
 #include "base/error.h"
+#include "base/for_each_parallel.h"
 #include "engine/rounds.h"
 #include "scheduler/lower_bound.h"
 
@@ -16,27 +14,32 @@ namespace {
 /// Steps in a row after which the residency that a step finds hardly changes any more.
 constexpr int kRoundsToSteadyState = 4;
 
-/// The schedule of a late step, and the residency that it starts from.
-struct SteadyStep {
-  scheduler::Schedule schedule;
-  std::vector<scheduler::Residency> initial;
-};
+/// Whether the schedules that came with the plan are what the policy of the options compiles.
+bool are_of_policy(const EngineOptions& options, const scheduler::Policy& policy) {
+  return policy.name() == "optimal" && options.memory.rates.direct_share == 0;
+}
 
-SteadyStep quick_step(const MemoryPlan& plan, const EngineOptions& options) {
-  const auto policy = make_policy(options, plan.layout);
+CompiledStep quick_step(const MemoryPlan& plan, const EngineOptions& options) {
+  auto policy = make_policy(options, plan.layout);
+  if (are_of_policy(options, *policy)) {
+    policy = scheduler::make_optimal_policy(scheduler::PolicyEffort::quick);
+  }
   const scheduler::Rates& rates = options.memory.rates;
   const StepTrace& trace = plan.usual_step();
-  const bool is_known = plan.first_schedule != nullptr && policy->name() == "optimal";
-  SteadyStep step;
+  const bool is_known = plan.first_schedule != nullptr && are_of_policy(options, *policy);
+  CompiledStep step;
   step.initial = is_known ? plan.first_schedule->final
                           : policy->compile(compile_input(plan, trace, rates, plan.homes)).final;
   step.schedule = policy->compile(compile_input(plan, trace, rates, step.initial));
   return step;
 }
 
-SteadyStep late_step(const MemoryPlan& plan, const EngineOptions& options) {
+CompiledStep late_step(const MemoryPlan& plan, const EngineOptions& options) {
+  if (plan.late_step != nullptr && are_of_policy(options, *make_policy(options, plan.layout))) {
+    return *plan.late_step;
+  }
   Rounds rounds(plan, options);
-  SteadyStep step;
+  CompiledStep step;
   for (int round = 0; round < kRoundsToSteadyState; ++round) {
     if (round > 0 && rounds.residency() == step.initial) {
       break;
@@ -91,25 +94,6 @@ void set_time(const scheduler::CompileInput& input, const scheduler::Schedule& s
   }
 }
 
-/// Calls `work(i)` for every i below `count`, on as many threads as there are cores.
-void for_each_parallel(size_t count, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next = 0;
-  const auto loop = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      work(i);
-    }
-  };
-  std::vector<std::future<void>> helpers;
-  const size_t threads = std::min<size_t>(count, std::max(1U, std::thread::hardware_concurrency()));
-  for (size_t i = 1; i < threads; ++i) {
-    helpers.push_back(std::async(std::launch::async, loop));
-  }
-  loop();
-  for (std::future<void>& helper : helpers) {
-    helper.get();
-  }
-}
-
 }  // namespace
 
 scheduler::Lane StepPlan::binding() const {
@@ -122,7 +106,7 @@ StepPlan plan_step(const PlanQuestion& question, PlanDepth depth) {
   EngineOptions planned = options;
   planned.memory.is_quick = depth == PlanDepth::quick;
   const MemoryPlan plan = plan_memory(*make_network(question.config, options, *device), planned);
-  const SteadyStep step =
+  const CompiledStep step =
       depth == PlanDepth::full ? late_step(plan, options) : quick_step(plan, options);
   StepPlan result;
   result.parameters = model::parameter_count(question.config);

@@ -44,6 +44,106 @@ TEST(Slots, AStallOutweighsAFartherUse) {
   EXPECT_EQ(begin_of(slots.find_room({10, 0, 0, idle_lane})), 0);
 }
 
+/// The slots of an arena side by side in order of their addresses, for trying every room that ends
+/// where one of them does.
+struct Row {
+  struct Part {
+    int64_t begin = 0;
+    int64_t end = 0;
+    bool is_free = false;
+    bool pinned = false;
+    VictimScore score;
+  };
+  std::vector<Part> parts;
+
+  double cost(const WindowQuery& query, int64_t begin, int64_t end) const {
+    double keep = 0;
+    double ready = 0;
+    for (const Part& part : parts) {
+      if (part.begin >= end || part.end <= begin) {
+        continue;
+      }
+      if (part.pinned) {
+        return std::numeric_limits<double>::infinity();
+      }
+      keep += part.score.keep(query.now);
+      if (!part.is_free || !query.free_is_ready) {
+        ready = std::max(ready, part.score.ready(query.flush_lane_free));
+      }
+    }
+    return keep + query.stall.stall(ready);
+  }
+
+  /// Of the cheapest room, the highest among equals.
+  std::optional<int64_t> begin_of_best(const WindowQuery& query) const {
+    double best = std::numeric_limits<double>::infinity();
+    std::optional<int64_t> begin;
+    for (const Part& part : parts) {
+      const int64_t from = part.end - query.size;
+      const double price = from < 0 ? best : cost(query, from, part.end);
+      if (from >= 0 && price <= best && price < std::numeric_limits<double>::infinity()) {
+        best = price;
+        begin = from;
+      }
+    }
+    return begin;
+  }
+};
+
+// All times and costs are multiples of a quarter, whose sums are exact.
+TEST(Slots, NoOtherRoomIsCheaper) {
+  int found = 0;
+  int inside = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    Random random(seed, 43);
+    const auto quarters = [&](uint64_t bound) {
+      return 0.25 * static_cast<double>(random.below(bound));
+    };
+    const uint64_t count = 1 + random.below(200);
+    const uint64_t pinned_of_64 = random.below(8);
+    Row row;
+    for (uint64_t s = 0; s < count; ++s) {
+      const int64_t begin = row.parts.empty() ? 0 : row.parts.back().end;
+      row.parts.push_back({begin,
+                           begin + 1 + static_cast<int64_t>(random.below(6)),
+                           random.below(5) == 0,
+                           random.below(64) < pinned_of_64,
+                           {quarters(9), -quarters(3), quarters(30), quarters(4)}});
+    }
+    SlotMap slots(row.parts.back().end);
+    for (size_t s = 0; s < row.parts.size(); ++s) {
+      const Row::Part& part = row.parts[s];
+      slots.occupy(part.begin, part.end - part.begin, static_cast<int32_t>(s));
+    }
+    for (Row::Part& part : row.parts) {
+      if (part.is_free) {
+        part.pinned = false;
+        part.score = {0, 0, part.score.idle_from, 0};
+        slots.release(part.begin, part.score.idle_from);
+        continue;
+      }
+      slots.set_score(part.begin, part.score);
+      if (part.pinned) {
+        slots.pin(part.begin);
+      }
+    }
+    for (int queries = 0; queries < 5; ++queries) {
+      const WindowQuery query{1 + static_cast<int64_t>(random.below(20)),
+                              quarters(12),
+                              quarters(20),
+                              {quarters(12), quarters(4), quarters(16), quarters(2)},
+                              random.below(4) == 0};
+      const auto room = slots.find_room(query);
+      const auto expected = row.begin_of_best(query);
+      ASSERT_EQ(begin_of(room), expected) << seed;
+      found += room ? 1 : 0;
+      inside += room && room->victims.size() > 1 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(found, 4000);
+  EXPECT_GT(inside, 1000);
+}
+
 /// Slots and free bytes of a pool, for trying everything.
 struct PoolModel {
   struct Part {
