@@ -30,6 +30,19 @@ void parallel_for_blocks(int64_t count, int64_t block, const Body& body) {
   }
 }
 
+/// The same, but a thread takes the next block when it is done with one: for work in memory, beside
+/// other threads that take cores for a while (checksums, I/O).
+template <class Body>
+void parallel_for_free_blocks(int64_t count, int64_t block, const Body& body) {
+  const int64_t blocks = (count + block - 1) / block;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic) if (blocks > 1)
+#endif
+  for (int64_t i = 0; i < blocks; ++i) {
+    body(i * block, std::min(count, (i + 1) * block));
+  }
+}
+
 /// Calls body(thread) once on each of the OpenMP threads of the calling thread. It must not throw.
 template <class Body>
 void on_every_parallel_thread(const Body& body) {

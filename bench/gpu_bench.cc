@@ -355,7 +355,8 @@ void measure_block(Bench& bench, double product_rate) {
     network.block_backward(bench.stream(), weights, in.data, out.data, out.data, dweights, whole,
                            scratch);
   });
-  const double flop = network.block_forward_flops() + network.block_backward_flops(whole.level);
+  const double flop =
+      network.block_forward_flops().total() + network.block_backward_flops(whole.level).total();
   print_row(fmt::format("block forward and backward, sequence {}", s.tokens), flop / seconds / 1e12,
             "TFLOP/s", product_rate / 1e12, "the product");
   bench.release();

@@ -111,7 +111,7 @@ void bench_attention(benchmark::State& state, bool backward) {
     ends[static_cast<size_t>(row)] = static_cast<int32_t>(begin + length);
   }
   if (state.range(6) > 1) {
-    shape.documents = {begins.data(), ends.data()};
+    shape.visible = {begins.data(), ends.data()};
   }
   std::vector<std::unique_ptr<Memory>> memory;
   const auto operand = [&](int64_t count, DType dtype = DType::bf16) {

@@ -44,6 +44,8 @@ struct Options {
 
 /// Split master, fp32 moments, fp32 gradients: bf16 training's default.
 constexpr engine::StateFormat kFormat{engine::MasterPlace::split, 2, DType::f32};
+/// Of an element over nvme, where nothing stays in memory: 16 read, 12 written.
+constexpr int64_t kBytesToMove = 28;
 
 engine::UpdateShard arrays_of(std::byte* state, std::byte* gradient, std::byte* weights,
                               Elements count) {
@@ -102,16 +104,91 @@ struct Program {
   scheduler::Trace pass{"pass", {}};
 };
 
-/// What a training step has around its optimizer pass.
+/// The drive alone: reads and writes of whole extents in the given proportion, through the same
+/// engine and memory, as deep as the engine goes.
+class Drive {
+ public:
+  static constexpr Bytes kExtent{int64_t{16} << 20};
+
+  Drive(const Options& options, const std::shared_ptr<aio::IoEngine>& io, tiers::HostMemory& memory,
+        Bytes size)
+      : io_(io),
+        memory_(memory),
+        name_(std::filesystem::path(options.path) / "optimizer-pass-bench.drive"),
+        file_size_(align_up(size, kExtent)) {
+    if (std::filesystem::exists(name_)) {
+      throw InputError(name_.string() + " exists; remove it, or use another folder");
+    }
+    file_ = io_->open(name_, true);
+    std::filesystem::remove(name_);  // gone however this ends; the engine keeps it open
+    io_->allocate(file_, file_size_);
+    move(0, file_size_.count());
+  }
+
+  /// Of each direction alone and of both together.
+  scheduler::Rates rates() {
+    const int64_t half = file_size_.count() / 2;
+    const auto per_second = [](int64_t bytes, double seconds) {
+      return static_cast<double>(bytes) / seconds;
+    };
+    scheduler::Rates rates;
+    rates.nvme_read = per_second(half, move(half, 0));
+    rates.nvme_write = per_second(half, move(0, half));
+    rates.nvme_both = per_second(2 * half, move(half, half));
+    return rates;
+  }
+
+  /// Seconds to read and write so many bytes at once.
+  double move(int64_t read, int64_t written) {
+    const int64_t reads = read / kExtent.count();
+    const int64_t writes = written / kExtent.count();
+    const int64_t file_extents = file_size_ / kExtent;
+    const int64_t slots = memory_.size() / kExtent;
+    std::deque<Completion> flying;
+    const auto begin = Clock::now();
+    int64_t sent_reads = 0;
+    for (int64_t i = 0; i < reads + writes; ++i) {
+      // Reads and writes in turn, as far as each has gone of its share.
+      const bool is_read = sent_reads * (reads + writes) <= i * reads && sent_reads < reads;
+      const int64_t place = is_read ? sent_reads++ : file_extents / 2 + (i - sent_reads);
+      if (static_cast<int64_t>(flying.size()) == slots) {
+        flying.front().wait();
+        flying.pop_front();
+      }
+      flying.push_back(
+          io_->submit({.operation = is_read ? aio::IoOperation::read : aio::IoOperation::write,
+                       .io_class = is_read ? aio::IoClass::prefetch : aio::IoClass::write_back,
+                       .file = file_,
+                       .offset = place % file_extents * kExtent.count(),
+                       .data = memory_.data() + i % slots * kExtent.count(),
+                       .length = kExtent}));
+    }
+    for (const Completion& end : flying) {
+      end.wait();
+    }
+    return seconds_since(begin);
+  }
+
+ private:
+  std::shared_ptr<aio::IoEngine> io_;
+  tiers::HostMemory& memory_;
+  std::filesystem::path name_;
+  Bytes file_size_;
+  aio::FileId file_{};
+};
+
+/// What a training step has around its optimizer pass. `rates`: as a probe gives them.
 class Pass {
  public:
-  Pass(const Options& options, const std::shared_ptr<aio::IoEngine>& io, tiers::HostMemory& memory)
+  Pass(const Options& options, const std::shared_ptr<aio::IoEngine>& io, tiers::HostMemory& memory,
+       const scheduler::Rates& rates)
       : program_(options),
         device_(device::make_cpu_device()),
         stream_(device_->create_stream("unused")),
         arena_(Tier::host, memory.data(), memory.size()),
         policy_(options.policy == "lru" ? scheduler::make_lru_policy()
-                                        : scheduler::make_optimal_policy()) {
+                                        : scheduler::make_optimal_policy()),
+        rates_(rates) {
     tiers::ExtentStoreOptions store;
     store.paths = {options.path};
     store.disk_budget = kGiB * 1024;
@@ -198,66 +275,6 @@ class Pass {
   int64_t step_ = 0;
 };
 
-/// The drive alone: reads and writes of whole extents in the given proportion, through the same
-/// engine and memory, as deep as the engine goes.
-class Drive {
- public:
-  static constexpr Bytes kExtent{int64_t{16} << 20};
-
-  Drive(const Options& options, const std::shared_ptr<aio::IoEngine>& io, tiers::HostMemory& memory,
-        Bytes size)
-      : io_(io),
-        memory_(memory),
-        name_(std::filesystem::path(options.path) / "optimizer-pass-bench.drive"),
-        file_size_(align_up(size, kExtent)) {
-    if (std::filesystem::exists(name_)) {
-      throw InputError(name_.string() + " exists; remove it, or use another folder");
-    }
-    file_ = io_->open(name_, true);
-    std::filesystem::remove(name_);  // gone however this ends; the engine keeps it open
-    io_->allocate(file_, file_size_);
-    move(0, file_size_.count());
-  }
-
-  /// Seconds to read and write so many bytes at once.
-  double move(int64_t read, int64_t written) {
-    const int64_t reads = read / kExtent.count();
-    const int64_t writes = written / kExtent.count();
-    const int64_t file_extents = file_size_ / kExtent;
-    const int64_t slots = memory_.size() / kExtent;
-    std::deque<Completion> flying;
-    const auto begin = Clock::now();
-    int64_t sent_reads = 0;
-    for (int64_t i = 0; i < reads + writes; ++i) {
-      // Reads and writes in turn, as far as each has gone of its share.
-      const bool is_read = sent_reads * (reads + writes) <= i * reads && sent_reads < reads;
-      const int64_t place = is_read ? sent_reads++ : file_extents / 2 + (i - sent_reads);
-      if (static_cast<int64_t>(flying.size()) == slots) {
-        flying.front().wait();
-        flying.pop_front();
-      }
-      flying.push_back(
-          io_->submit({.operation = is_read ? aio::IoOperation::read : aio::IoOperation::write,
-                       .io_class = is_read ? aio::IoClass::prefetch : aio::IoClass::write_back,
-                       .file = file_,
-                       .offset = place % file_extents * kExtent.count(),
-                       .data = memory_.data() + i % slots * kExtent.count(),
-                       .length = kExtent}));
-    }
-    for (const Completion& end : flying) {
-      end.wait();
-    }
-    return seconds_since(begin);
-  }
-
- private:
-  std::shared_ptr<aio::IoEngine> io_;
-  tiers::HostMemory& memory_;
-  std::filesystem::path name_;
-  Bytes file_size_;
-  aio::FileId file_{};
-};
-
 /// The kernel alone, over shards that stay in memory.
 class Kernel {
  public:
@@ -299,12 +316,13 @@ void run(const Options& options) {
   tiers::HostMemory other_memory(budget, true);
   io->register_memory(pass_memory.bytes());
   io->register_memory(other_memory.bytes());
-  Pass pass(options, io, pass_memory);
+  Drive drive(options, io, other_memory, Bytes(options.elements * kBytesToMove));
+  const scheduler::Rates rates = drive.rates();
+  Pass pass(options, io, pass_memory, rates);
   Kernel kernel(options, other_memory);
   pass.step();  // the store has grown to both generations, the memory is in place
   pass.step();  // planned with what the first one took
   const Pass::Result steady = pass.step();
-  Drive drive(options, io, other_memory, Bytes(steady.read + steady.written));
 
   std::vector<double> pass_rates;
   std::vector<double> drive_rates;
@@ -315,6 +333,8 @@ void run(const Options& options) {
       static_cast<double>(steady.read + steady.written) / static_cast<double>(options.elements);
   fmt::print("{} elements in shards of {}, {:.1f} bytes each over nvme, {} of host memory; {}\n",
              options.elements, options.shard, per_element, format_bytes(budget), io->description());
+  fmt::print("the drive alone: read {:.3f} GB/s, write {:.3f}, both at once {:.3f}\n",
+             rates.nvme_read / 1e9, rates.nvme_write / 1e9, rates.nvme_both / 1e9);
   for (int round = 0; round < options.rounds; ++round) {
     const Pass::Result result = pass.step();
     const double bytes = static_cast<double>(result.read + result.written);

@@ -119,11 +119,11 @@ engine::MemoryPlan plan_of(const Setup& setup, const Options& options) {
   const model::BatchShape shape{1, options.sequence};
   if (options.recompute) {
     const model::NetworkBlock block(setup.config, shape, DType::bf16);
-    work.block_forward = block.forward_flops() / options.flops;
+    work.block_forward = block.forward_flops().total() / options.flops;
     for (const auto level :
          {model::Recompute::none, model::Recompute::mlp, model::Recompute::block}) {
       needs.saved[level] = block.saved_bytes(level);
-      work.block_backward[level] = block.backward_flops(level) / options.flops;
+      work.block_backward[level] = block.backward_flops(level).total() / options.flops;
     }
   }
   return engine::make_memory_plan(setup.config, DType::bf16, shape, needs, work, request);

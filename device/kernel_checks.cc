@@ -69,10 +69,10 @@ void check_scaled(const ScaledMatrix& matrix, const char* name) {
            "codes of {} at {} are not on 16 bytes", name, fmt::ptr(matrix.codes));
 }
 
-void check_documents(const Documents& documents) {
-  HR_CHECK((documents.begins == nullptr) == (documents.ends == nullptr),
-           "documents whose begins are at {} and ends at {}", fmt::ptr(documents.begins),
-           fmt::ptr(documents.ends));
+void check_visibility(const Visibility& visible) {
+  HR_CHECK((visible.begins == nullptr) == (visible.ends == nullptr),
+           "what is visible begins as at {} says and ends as at {}", fmt::ptr(visible.begins),
+           fmt::ptr(visible.ends));
 }
 
 void check_cross_entropy_state(const CrossEntropyState& state, int64_t tokens) {
@@ -322,7 +322,7 @@ void check_gradient_statistics(const void* gradient, DType dtype, Elements count
 
 void check_attention_forward(const AttentionShape& shape, const void* q, const void* k,
                              const void* v, void* out, float* log_sum_exp) {
-  check_documents(shape.documents);
+  check_visibility(shape.visible);
   for (const void* pointer :
        {q, k, v, static_cast<const void*>(out), static_cast<const void*>(log_sum_exp)}) {
     check_pointer(pointer, shape.batch * shape.seq, "attention operand");
@@ -332,7 +332,7 @@ void check_attention_forward(const AttentionShape& shape, const void* q, const v
 void check_attention_backward(const AttentionShape& shape, const void* q, const void* k,
                               const void* v, const void* out, const void* dout,
                               const float* log_sum_exp, void* dq, void* dk, void* dv) {
-  check_documents(shape.documents);
+  check_visibility(shape.visible);
   for (const void* pointer :
        {q, k, v, out, dout, static_cast<const void*>(log_sum_exp), static_cast<const void*>(dq),
         static_cast<const void*>(dk), static_cast<const void*>(dv)}) {

@@ -43,12 +43,12 @@ struct Workspace {
   Bytes size;
 };
 
-/// The documents that share a sequence, where it is packed: a position sees nothing of the others.
-/// Both arrays are [batch, seq], count positions from the sequence's first, and are on the device;
-/// documents follow each other without gaps. Null: every sequence is one document.
-struct Documents {
-  const int32_t* begins = nullptr;  ///< of each position, the first one of its document
-  const int32_t* ends = nullptr;    ///< and the one behind the last
+/// What queries see of the keys before them, where that is not all: documents share the sequence,
+/// or there is a sliding window. Both arrays are [batch, seq], count positions from the sequence's
+/// first, are on the device and nowhere descend. Null: all.
+struct Visibility {
+  const int32_t* begins = nullptr;  ///< the first key that a query sees
+  const int32_t* ends = nullptr;    ///< of a key, the query behind the last one that sees it
 };
 
 /// Shape of causal grouped-query attention over a batch of equally long sequences.
@@ -65,7 +65,7 @@ struct AttentionShape {
   int64_t k_stride = 0;
   int64_t v_stride = 0;
   int64_t out_stride = 0;
-  Documents documents{};
+  Visibility visible{};
 };
 
 /// Which entries of the vocabulary the rows of an embedding table hold: row r is entry first + r of
@@ -141,10 +141,10 @@ class Kernels {
                                  const void* weight, const float* inv_rms, const Matrix& dx,
                                  bool accumulate_dx, void* dweight, Workspace scratch) = 0;
   virtual Bytes rms_norm_backward_scratch(int64_t rows, int64_t columns) const = 0;
-  /// Rotary embedding in place ("rotate half" layout) on x: [batch * seq, heads * head_dim];
-  /// position of row r is r % seq, less begins[r] where sequences are packed (Documents::begins,
-  /// else null). cos_sin: [seq, head_dim] fp32, first half cos, second half sin. inverse rotates
-  /// back (the backward pass).
+  /// Rotary embedding in place ("rotate half" layout) on x: [batch * seq, heads * head_dim]. The
+  /// position of row r is r % seq, less begins[r] where documents share a sequence (the first
+  /// position of its document, [batch * seq]; else null). cos_sin: [seq, head_dim] fp32, first half
+  /// cos, second half sin. inverse rotates back (the backward pass).
   virtual void rope(Stream& stream, const Matrix& x, int64_t heads, int64_t head_dim, int64_t seq,
                     const int32_t* begins, const float* cos_sin, bool inverse) = 0;
   /// out = silu(gate) * up.
@@ -177,7 +177,7 @@ class Kernels {
                                    Elements count, double* sums) = 0;
 
   // --- attention -------------------------------------------------------------------------------
-  /// out = softmax(scale * q k^T, causal, within documents) v per head; log_sum_exp: [batch,
+  /// out = softmax(scale * q k^T, causal, of what is visible) v per head; log_sum_exp: [batch,
   /// q_heads, seq] fp32 out. Tiles of keys that no query of a tile sees take no time.
   virtual void attention_forward(Stream& stream, const AttentionShape& shape, DType dtype,
                                  const void* q, const void* k, const void* v, void* out,

@@ -36,6 +36,7 @@ namespace headrace::engine {
 /// What compute and memory are taken to reach until a step has been measured, per second.
 struct WorkRates {
   double flops = 150e9;        ///< of the network
+  double fp8_flops = 0;        ///< of its products in fp8; 0: the same
   double cpu_bytes = 10e9;     ///< optimizer and accumulation on the host
   double device_bytes = 10e9;  ///< the same on the device
 };

@@ -15,13 +15,24 @@ std::vector<Elements> parameter_elements(const ModelLayout& layout) {
   return elements;
 }
 
+/// Memory traffic of rounding an element of 16 bits to fp8: two reads, the first for the scale.
+constexpr double kRoundingBytesPerElement = 5;
+
 /// Rough cost of the work, until the first step has been measured.
-WorkEstimate estimate_work(const model::Network& network, const WorkRates& rates) {
+WorkEstimate estimate_work(const model::Network& network, const EngineOptions& options) {
+  const WorkRates& rates = options.work;
+  const auto seconds = [&](const model::BlockFlops& flops) {
+    if (!options.fp8_forward || rates.fp8_flops <= 0) {
+      return flops.total() / rates.flops;
+    }
+    return flops.rest / rates.flops + flops.linear_forward / rates.fp8_flops +
+           flops.rounded * kRoundingBytesPerElement / rates.device_bytes;
+  };
   WorkEstimate work;
-  work.block_forward = network.block_forward_flops() / rates.flops;
+  work.block_forward = seconds(network.block_forward_flops());
   for (const auto level :
        {model::Recompute::none, model::Recompute::mlp, model::Recompute::block}) {
-    work.block_backward[level] = network.block_backward_flops(level) / rates.flops;
+    work.block_backward[level] = seconds(network.block_backward_flops(level));
   }
   work.head = network.head_flops() / rates.flops;
   work.cpu_bytes_per_second = rates.cpu_bytes;
@@ -55,7 +66,7 @@ std::unique_ptr<model::Network> make_network(const model::ModelConfig& config,
 
 MemoryPlan plan_memory(const model::Network& network, const EngineOptions& options) {
   return make_memory_plan(network.config(), options.dtype, options.shape, network_needs(network),
-                          estimate_work(network, options.work), options.memory);
+                          estimate_work(network, options), options.memory);
 }
 
 std::unique_ptr<scheduler::Policy> make_policy(const EngineOptions& options,

@@ -26,12 +26,12 @@ void StepBodies::upload_tokens(const model::TokenBatch& batch) {
 void StepBodies::set_documents(const model::TokenBatch& batch) {
   const model::BatchShape shape = network_.shape();
   const auto expected = static_cast<size_t>(shape.is_packed ? shape.tokens() : 0);
-  HR_CHECK(batch.documents.begins.size() == expected && batch.documents.ends.size() == expected,
-           "a batch with {} begins and {} ends of documents, where {} are expected",
-           batch.documents.begins.size(), batch.documents.ends.size(), expected);
+  HR_CHECK(batch.documents.begins.size() == expected,
+           "a batch with the documents of {} tokens, where {} are expected",
+           batch.documents.begins.size(), expected);
   const int32_t* const begins = batch.documents.begins.data();
   if (shape.is_packed && begins != documents_there_) {
-    network_.set_documents(stream_, begins, batch.documents.ends.data());
+    network_.set_documents(stream_, batch.documents);
     documents_there_ = begins;
   }
 }

@@ -132,6 +132,7 @@ class Training {
     options.byte_level = model::is_byte_level(job_.model_folder);
     options.shuffle = job_.shuffle;
     options.document_end = settings_.document_end;
+    options.window = reader_.config().sliding_window;
     auto data = model::TokenData::open(job_.data_path, options);
     if (data->training_sequences() == 0) {
       throw InputError(

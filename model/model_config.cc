@@ -299,12 +299,6 @@ void check_sequence_length(const ModelConfig& config, int64_t seq) {
                     "max_position_embeddings {}; use shorter sequences",
                     seq, config.max_positions));
   }
-  if (config.sliding_window && seq > *config.sliding_window) {
-    throw InputError(
-        fmt::format("the sequence length is {}, but the model attends to a "
-                    "sliding_window of {} tokens; use sequences of at most that length",
-                    seq, *config.sliding_window));
-  }
 }
 
 }  // namespace headrace::model

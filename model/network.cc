@@ -22,9 +22,7 @@ using device::Kernels;
 using device::Stream;
 using device::Workspace;
 
-namespace {
-
-void check_fp8_sizes(const ModelConfig& config, const BatchShape& shape) {
+std::string fp8_obstacle(const ModelConfig& config, const BatchShape& shape) {
   struct Size {
     const char* name;
     int64_t value;
@@ -38,14 +36,12 @@ void check_fp8_sizes(const ModelConfig& config, const BatchShape& shape) {
         Size{"the number of tokens of a micro-batch", shape.tokens(),
              "choose another --seq-len or --micro-batch, or leave the key out"}}) {
     if (value % device::kScaledUnit != 0) {
-      throw InputError(fmt::format(
-          "headrace.lossy_fp8_forward: products in fp8 take multiples of {}, but {} is {}; {}",
-          device::kScaledUnit, name, value, remedy));
+      return fmt::format("products in fp8 take multiples of {}, but {} is {}; {}",
+                         device::kScaledUnit, name, value, remedy);
     }
   }
+  return "";
 }
-
-}  // namespace
 
 struct Network::State {
   State(const ModelConfig& model_config, DType element_type, BatchShape batch_shape,
@@ -76,6 +72,8 @@ struct Network::State {
   }
   void plan_block_tiles();
   void upload_rope_table();
+  void make_borders();
+  void copy_borders(Stream& stream, const DocumentBorders& borders);
   Bytes border_bytes() const { return bytes_for(Elements(shape.tokens()), DType::i32); }
   Positions positions() const;
 
@@ -88,7 +86,9 @@ struct Network::State {
   NetworkBlockTiles block_tiles;
   NetworkHead head;
   std::unique_ptr<device::Memory> rope_memory;
-  std::unique_ptr<device::Memory> documents;  ///< begins, then ends; null: not packed
+  /// begins, seen_from and seen_until of the DocumentBorders; null: every token sees all of its
+  /// sequence before it.
+  std::unique_ptr<device::Memory> borders;
   Bytes block_forward_workspace;
   Bytes block_backward_workspace;
   Bytes block_tile_workspace;
@@ -127,16 +127,42 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
     head.finish(ops, whole, nullptr, nullptr, nullptr);
   });
   upload_rope_table();
-  if (shape.is_packed) {
-    documents = device.allocate(border_bytes() * 2);
+  make_borders();
+}
+
+/// Those of a sliding window alone are the same for every batch.
+void Network::State::make_borders() {
+  const bool has_window = config.sliding_window && *config.sliding_window < shape.seq;
+  if (!shape.is_packed && !has_window) {
+    return;
+  }
+  borders = device.allocate(border_bytes() * 3);
+  if (!shape.is_packed) {
+    const DocumentBorders constant =
+        whole_sequences(shape.tokens(), shape.seq, config.sliding_window);
+    const auto stream = device.create_stream("borders");
+    copy_borders(*stream, constant);
+    stream->synchronize();
+  }
+}
+
+void Network::State::copy_borders(Stream& stream, const DocumentBorders& source) {
+  std::byte* target = borders->data();
+  for (const auto* part : {&source.begins, &source.seen_from, &source.seen_until}) {
+    HR_CHECK(static_cast<int64_t>(part->size()) == shape.tokens(), "{} borders of {} tokens",
+             part->size(), shape.tokens());
+    stream.copy_async(target, part->data(), border_bytes());
+    target += border_bytes().count();
   }
 }
 
 Positions Network::State::positions() const {
-  Positions positions{reinterpret_cast<const float*>(rope_memory->data()), {}};
-  if (documents != nullptr) {
-    positions.documents.begins = reinterpret_cast<const int32_t*>(documents->data());
-    positions.documents.ends = positions.documents.begins + shape.tokens();
+  Positions positions;
+  positions.cos_sin = reinterpret_cast<const float*>(rope_memory->data());
+  if (borders != nullptr) {
+    const auto* const begins = reinterpret_cast<const int32_t*>(borders->data());
+    positions.begins = shape.is_packed ? begins : nullptr;
+    positions.visible = {begins + shape.tokens(), begins + 2 * shape.tokens()};
   }
   return positions;
 }
@@ -172,7 +198,9 @@ Network::Network(const ModelConfig& config, DType dtype, BatchShape shape, devic
   check_sequence_length(config, shape.seq);
   if (fp8_forward) {
     HR_CHECK(dtype != DType::f32, "products of f32 in e4m3");
-    check_fp8_sizes(config, shape);
+    if (const std::string obstacle = fp8_obstacle(config, shape); !obstacle.empty()) {
+      throw InputError("headrace.lossy_fp8_forward: " + obstacle);
+    }
   }
   state_ =
       std::make_unique<State>(config, dtype, shape, device, vocab_tile, block_piece, fp8_forward);
@@ -188,15 +216,12 @@ BatchShape Network::shape() const {
 }
 Bytes Network::constant_bytes() const {
   return state_->rope_memory->size() +
-         (state_->documents == nullptr ? Bytes(0) : state_->documents->size());
+         (state_->borders == nullptr ? Bytes(0) : state_->borders->size());
 }
 
-void Network::set_documents(Stream& stream, const int32_t* begins, const int32_t* ends) {
-  HR_CHECK(state_->documents != nullptr, "documents for a shape that is not packed");
-  const Bytes size = state_->border_bytes();
-  std::byte* const target = state_->documents->data();
-  stream.copy_async(target, begins, size);
-  stream.copy_async(target + size.count(), ends, size);
+void Network::set_documents(Stream& stream, const DocumentBorders& borders) {
+  HR_CHECK(state_->shape.is_packed, "documents for a shape that is not packed");
+  state_->copy_borders(stream, borders);
 }
 Bytes Network::block_forward_workspace() const {
   return state_->block_forward_workspace;
@@ -362,10 +387,10 @@ void Network::head_finish(Stream& stream, const void* norm_weights, const void* 
   });
 }
 
-double Network::block_forward_flops() const {
+BlockFlops Network::block_forward_flops() const {
   return state_->block.forward_flops();
 }
-double Network::block_backward_flops(Recompute level) const {
+BlockFlops Network::block_backward_flops(Recompute level) const {
   return state_->block.backward_flops(level);
 }
 double Network::head_flops() const {

@@ -7,6 +7,8 @@
 #include "base/units.h"
 #include "device/device.h"
 #include "device/kernels.h"
+#include "model/block_flops.h"
+#include "model/documents.h"
 #include "model/model_config.h"
 #include "model/recompute.h"
 
@@ -23,12 +25,15 @@ struct BatchShape {
 /// Deep enough that adding a product to the sum of those before costs little, beside the product.
 inline constexpr int64_t kBlockPiece = 512;
 
+/// Why linear layers of this model and micro-batch cannot compute in fp8; empty where they can.
+std::string fp8_obstacle(const ModelConfig& config, const BatchShape& shape);
+
 /// Forward and backward of the network, module by module, on a device stream. Weights and weight
 /// gradients are packed vectors laid out by ModuleSpec, dtype T (f32, bf16 or f16); activations
 /// [tokens, hidden] of dtype T. It owns only constants: the rope table (device memory, seq *
-/// head_dim fp32) and, with a packed shape, the borders of the documents (2 * tokens int32);
-/// everything else is given. Functions post work to the stream and return; pointers must stay valid
-/// until it has run. One thread at a time.
+/// head_dim fp32) and, with a packed shape or a sliding window shorter than the sequences, what
+/// tokens see (3 * tokens int32); everything else is given. Functions post work to the stream and
+/// return; pointers must stay valid until it has run. One thread at a time.
 class Network {
  public:
   /// `vocab_tile`: columns of the logits computed at a time; bounds the head's workspace.
@@ -48,8 +53,8 @@ class Network {
   Bytes constant_bytes() const;
 
   /// With a packed shape: the documents of the batch that the operations on blocks posted after
-  /// this are for, [tokens] each in host memory (device::Documents).
-  void set_documents(device::Stream& stream, const int32_t* begins, const int32_t* ends);
+  /// this are for, with the model's window.
+  void set_documents(device::Stream& stream, const DocumentBorders& borders);
 
   Bytes block_forward_workspace() const;  ///< of every recompute level
   Bytes block_backward_workspace() const;
@@ -147,8 +152,8 @@ class Network {
                    const float* dx, void* din, void* dnorm_weights, device::Workspace workspace);
 
   /// Floating point operations of each operation, for the cost model.
-  double block_forward_flops() const;
-  double block_backward_flops(Recompute level) const;
+  BlockFlops block_forward_flops() const;
+  BlockFlops block_backward_flops(Recompute level) const;
   double head_flops() const;  ///< forward and backward
 
  private:

@@ -30,14 +30,14 @@ NetworkAttention::NetworkAttention(const ModelConfig& config, BatchShape shape, 
 
 device::AttentionShape NetworkAttention::shape_of(const Positions& positions) const {
   device::AttentionShape shape = attention_shape_;
-  shape.documents = positions.documents;
+  shape.visible = positions.visible;
   return shape;
 }
 
 void NetworkAttention::rotate(Kernels& kernels, Stream& stream, const Positions& positions,
                               const Matrix& x, bool inverse) const {
   kernels.rope(stream, x, x.columns / config_.head_dim, config_.head_dim, shape_.seq,
-               positions.documents.begins, positions.cos_sin, inverse);
+               positions.begins, positions.cos_sin, inverse);
 }
 
 /// The same memory with one head per row.

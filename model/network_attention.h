@@ -10,8 +10,9 @@ namespace headrace::model {
 
 /// What the positions of a batch mean; on the device.
 struct Positions {
-  const float* cos_sin = nullptr;  ///< rope table
-  device::Documents documents;
+  const float* cos_sin = nullptr;   ///< rope table
+  const int32_t* begins = nullptr;  ///< of their documents; null: of their sequences
+  device::Visibility visible;
 };
 
 /// Some heads of a block, between the block's normed input and o_proj: key-value heads with the

@@ -206,38 +206,53 @@ void NetworkBlock::attention_backward(NetworkOps& ops, const Positions& position
                         dweights.at(layout_.input_norm));
 }
 
-double NetworkBlock::linear_flops() const {
-  return linear_flops(
-      {&layout_.q, &layout_.k, &layout_.v, &layout_.o, &layout_.gate, &layout_.up, &layout_.down});
-}
-
-double NetworkBlock::linear_flops(std::initializer_list<const LinearLayout*> layers) const {
-  double per_token = 0;
+/// Outputs of layers with the same input.
+void NetworkBlock::add_outputs(std::initializer_list<const LinearLayout*> layers,
+                               BlockFlops& flops) const {
+  const auto tokens = static_cast<double>(shape_.tokens());
+  const auto inputs = static_cast<double>((*layers.begin())->inputs);
+  flops.rounded += tokens * inputs;
   for (const LinearLayout* layer : layers) {
-    per_token += 2.0 * static_cast<double>(layer->outputs) * static_cast<double>(layer->inputs);
+    const double weights = static_cast<double>(layer->outputs) * inputs;
+    flops.linear_forward += 2 * weights * tokens;
+    flops.rounded += weights;
   }
-  return per_token * static_cast<double>(shape_.tokens());
 }
 
-/// Scores and weighted sum over the causal half of the positions.
+void NetworkBlock::add_attention_layers(BlockFlops& flops) const {
+  add_outputs({&layout_.q, &layout_.k, &layout_.v}, flops);
+  add_outputs({&layout_.o}, flops);
+}
+
+/// Scores and weighted sum over the causal half of the positions, as far as the window reaches.
 double NetworkBlock::attention_flops() const {
   const auto seq = static_cast<double>(shape_.seq);
-  const double pairs = static_cast<double>(shape_.batch) * seq * (seq + 1) / 2;
+  const auto window =
+      static_cast<double>(std::min(shape_.seq, config_.sliding_window.value_or(shape_.seq)));
+  const double pairs =
+      static_cast<double>(shape_.batch) * (window * (window + 1) / 2 + (seq - window) * window);
   return 4.0 * static_cast<double>(layout_.q.outputs) * pairs;
 }
 
-double NetworkBlock::forward_flops() const {
-  return linear_flops() + attention_flops();
+BlockFlops NetworkBlock::forward_flops() const {
+  BlockFlops flops;
+  add_attention_layers(flops);
+  add_outputs({&layout_.gate, &layout_.up}, flops);
+  add_outputs({&layout_.down}, flops);
+  flops.rest = attention_flops();
+  return flops;
 }
 
 // Two products per linear layer and five per attention score; then what is computed again.
-double NetworkBlock::backward_flops(Recompute level) const {
-  double flops = 2 * linear_flops() + 2.5 * attention_flops();
+BlockFlops NetworkBlock::backward_flops(Recompute level) const {
+  BlockFlops flops;
+  flops.rest = 2 * forward_flops().linear_forward + 2.5 * attention_flops();
   if (level != Recompute::none) {
-    flops += linear_flops({&layout_.gate, &layout_.up});
+    add_outputs({&layout_.gate, &layout_.up}, flops);
   }
   if (level == Recompute::block) {
-    flops += linear_flops({&layout_.q, &layout_.k, &layout_.v, &layout_.o}) + attention_flops();
+    add_attention_layers(flops);
+    flops.rest += attention_flops();
   }
   return flops;
 }

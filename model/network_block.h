@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "device/kernels.h"
+#include "model/block_flops.h"
 #include "model/model_config.h"
 #include "model/network.h"
 #include "model/network_attention.h"
@@ -27,8 +28,8 @@ class NetworkBlock {
                 const void* dout, void* din, void* dweights, SavedValues saved) const;
 
   Bytes saved_bytes(Recompute level) const;
-  double forward_flops() const;
-  double backward_flops(Recompute level) const;
+  BlockFlops forward_flops() const;
+  BlockFlops backward_flops(Recompute level) const;
 
  private:
   /// Values between the MLP's norm and down_proj that the backward pass needs.
@@ -52,8 +53,8 @@ class NetworkBlock {
                           const PackedVector& dweights, const device::Matrix& in,
                           const device::Matrix& dh, const NetworkAttention::Values& attention,
                           const device::Matrix& x, float* inv_rms) const;
-  double linear_flops() const;
-  double linear_flops(std::initializer_list<const LinearLayout*> layers) const;
+  void add_outputs(std::initializer_list<const LinearLayout*> layers, BlockFlops& flops) const;
+  void add_attention_layers(BlockFlops& flops) const;
   double attention_flops() const;
 
   ModelConfig config_;

@@ -133,7 +133,7 @@ class FileTokenData : public TokenData {
     }
     count_labels(result);
     if (options_.document_end) {
-      separate_documents(options_.seq, *options_.document_end, result);
+      separate_documents(options_.seq, *options_.document_end, options_.window, result);
     }
     return result;
   }
@@ -159,8 +159,9 @@ class FileTokenData : public TokenData {
 
 }  // namespace
 
-void separate_documents(int64_t seq, int32_t document_end, TokenBatch& batch) {
-  batch.documents = find_documents(batch.ids, seq, document_end);
+void separate_documents(int64_t seq, int32_t document_end, std::optional<int64_t> window,
+                        TokenBatch& batch) {
+  batch.documents = find_documents(batch.ids, seq, document_end, window);
   for (size_t t = 0; t < batch.ids.size(); ++t) {
     if (batch.ids[t] == document_end) {
       batch.labels[t] = kIgnoredLabel;

@@ -22,8 +22,9 @@ struct TokenBatch {
 };
 
 /// Makes sequences of `seq` tokens packed ones: finds their documents and ignores the label of each
-/// token that ends one, which is the first token of the next.
-void separate_documents(int64_t seq, int32_t document_end, TokenBatch& batch);
+/// token that ends one, which is the first token of the next. Tokens see the last `window`.
+void separate_documents(int64_t seq, int32_t document_end, std::optional<int64_t> window,
+                        TokenBatch& batch);
 
 struct TokenDataOptions {
   int64_t seq = 512;
@@ -35,6 +36,7 @@ struct TokenDataOptions {
   std::string bin_dtype = "auto";  ///< "uint16", "uint32" or "auto" (by header or vocabulary size)
   bool shuffle = true;             ///< false: every epoch in file order
   std::optional<int32_t> document_end;  ///< sequences are packed; see separate_documents()
+  std::optional<int64_t> window;        ///< of the model, for packed sequences
 };
 
 /// Token sequences from a file, read with pread window by window so that a data set larger than

@@ -6,9 +6,24 @@ namespace headrace::proto {
 namespace {
 
 constexpr size_t kLongestWord = 100;
+constexpr size_t kShortestBeginning = 4;
 
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+/// For names that were cut short.
+std::optional<std::string> shortest_beginning_with(std::string_view word,
+                                                   const std::vector<std::string>& candidates) {
+  std::optional<std::string> shortest;
+  for (const std::string& candidate : candidates) {
+    const bool begins = word.size() >= kShortestBeginning && candidate.size() > word.size() &&
+                        edit_distance(word, candidate.substr(0, word.size())) == 0;
+    if (begins && (!shortest || candidate.size() < shortest->size())) {
+      shortest = candidate;
+    }
+  }
+  return shortest;
 }
 
 }  // namespace
@@ -51,7 +66,7 @@ std::optional<std::string> nearest(std::string_view word,
       best = candidate;
     }
   }
-  return best;
+  return best ? best : shortest_beginning_with(word, candidates);
 }
 
 }  // namespace headrace::proto

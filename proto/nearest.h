@@ -12,7 +12,8 @@ namespace headrace::proto {
 int edit_distance(std::string_view a, std::string_view b);
 
 /// The candidate nearest to `word` when it is near enough to be a misspelling of it: at most a
-/// third of the letters differ. Nothing for words too long to be a key.
+/// third of the letters differ. Else the shortest one that begins with the word, of 4 letters at
+/// least. Nothing for words too long to be a key.
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates);
 

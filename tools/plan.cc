@@ -61,6 +61,9 @@ void use_given_rates(const GivenRates& given, engine::Hardware& hardware) {
     return value;
   };
   set(hardware.compute, given.compute);
+  if (given.compute > 0) {
+    hardware.compute_fp8 = {};
+  }
   set(hardware.cpu_memory, bytes(given.cpu, "--cpu-rate"));
   set(hardware.host_to_device, bytes(given.link, "--link-rate"));
   set(hardware.device_to_host, bytes(given.link, "--link-rate"));

@@ -20,6 +20,7 @@ json minimum_json(const engine::MinimumBudgets& minimum) {
 
 json hardware_json(const engine::Hardware& hardware) {
   return {{"compute", rate_json(hardware.compute)},
+          {"compute_fp8", rate_json(hardware.compute_fp8)},
           {"cpu_optimizer", rate_json(hardware.cpu_memory)},
           {"device_memory", rate_json(hardware.device_memory)},
           {"host_to_device", rate_json(hardware.host_to_device)},

@@ -26,15 +26,19 @@ std::string batch_text(const engine::PlanQuestion& question) {
                      question.tokens_per_step());
 }
 
-void add_rates(const engine::Hardware& hardware, bool has_device, std::string& text) {
+void add_rates(const engine::Hardware& hardware, const engine::EngineOptions& options,
+               std::string& text) {
   text += "Rates\n";
   const auto row = [&](const char* what, const engine::Rate& rate, const char* unit) {
     text += fmt::format("  {:<16} {:>12}   {}\n", what, engine::format_rate(rate.per_second, unit),
                         rate.source);
   };
   row("compute", hardware.compute, "FLOP/s");
+  if (options.fp8_forward && hardware.compute_fp8.per_second > 0) {
+    row("compute in fp8", hardware.compute_fp8, "FLOP/s");
+  }
   row("CPU optimizer", hardware.cpu_memory, "B/s");
-  if (has_device) {
+  if (options.memory.device_memory) {
     row("device memory", hardware.device_memory, "B/s");
     row("host to device", hardware.host_to_device, "B/s");
     row("device to host", hardware.device_to_host, "B/s");
@@ -225,7 +229,7 @@ std::string render(const PlanReport& report) {
                   format_count(static_cast<double>(model::parameter_count(config).count())),
                   to_string(options.dtype));
   text += fmt::format("{:<18} {}\n", "Batch", batch_text(report.question));
-  add_rates(report.hardware, options.memory.device_memory.has_value(), text);
+  add_rates(report.hardware, options, text);
   if (report.plan) {
     add_state(*report.plan, options.dtype, text);
   }

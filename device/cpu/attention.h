@@ -8,7 +8,7 @@ namespace headrace::device::cpu {
 /// Causal grouped-query attention of the CPU device, on the OpenMP threads of the calling thread:
 /// FlashAttention's tiling (Dao et al., 2022; Dao, 2023). A tile holds a block of queries of all
 /// heads that share a key/value head, by a block of keys; scores, statistics and sums are fp32,
-/// tiles above the diagonal or of other documents are skipped. The cut depends on the shape only
+/// tiles above the diagonal or that no query sees are skipped. The cut depends on the shape only
 /// and every sum has a fixed order, so the bits depend neither on the number of threads nor on
 /// addresses. Arguments are those of Kernels, checked by the caller (kernel_checks.h). Thread-safe;
 /// keeps a reference to the cache.

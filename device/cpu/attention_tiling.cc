@@ -88,9 +88,9 @@ QueryBlock::QueryBlock(const AttentionTiling& tiling, int64_t pair, int64_t q_in
       first_head_(pair % tiling.shape.kv_heads * tiling.group),
       first_position_(q_index * tiling.q_block),
       positions_(std::min(tiling.q_block, tiling.shape.seq - first_position_)),
-      begins_(tiling.shape.documents.begins == nullptr
+      begins_(tiling.shape.visible.begins == nullptr
                   ? nullptr
-                  : tiling.shape.documents.begins + batch_index_ * tiling.shape.seq +
+                  : tiling.shape.visible.begins + batch_index_ * tiling.shape.seq +
                         first_position_) {}
 
 int64_t QueryBlock::element_offset(int64_t head_in_group, int64_t stride) const {
@@ -136,14 +136,14 @@ void QueryBlock::store_statistics(const float* rows, float* target) const {
   }
 }
 
-/// Of the document of the block's `position`-th query.
-int64_t QueryBlock::document_begin(int64_t position) const {
+/// That the block's `position`-th query sees.
+int64_t QueryBlock::first_key_of(int64_t position) const {
   return begins_ == nullptr ? 0 : begins_[position];
 }
 
-// Documents follow each other: that of the first query begins first.
+// Later queries see none before it.
 int64_t QueryBlock::first_key_block() const {
-  return document_begin(0) / tiling_.k_block;
+  return first_key_of(0) / tiling_.k_block;
 }
 
 int64_t QueryBlock::end_key_block() const {
@@ -158,7 +158,7 @@ void QueryBlock::set_seen(int64_t k_index, ColumnRange* seen) const {
   for (int64_t i = 0; i < tiling_.q_block; ++i) {
     ColumnRange range;
     if (i < positions_) {
-      range = {column(document_begin(i)), column(first_position_ + i + 1)};
+      range = {column(first_key_of(i)), column(first_position_ + i + 1)};
     }
     if (range.begin >= range.end) {
       range = {};

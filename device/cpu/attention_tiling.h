@@ -65,7 +65,7 @@ class QueryBlock {
   void set_seen(int64_t k_index, ColumnRange* seen) const;
 
  private:
-  int64_t document_begin(int64_t position) const;
+  int64_t first_key_of(int64_t position) const;
   int64_t element_offset(int64_t head_in_group, int64_t stride) const;
   int64_t statistics_offset(int64_t head_in_group) const;
 
@@ -74,7 +74,7 @@ class QueryBlock {
   int64_t first_head_;
   int64_t first_position_;
   int64_t positions_;      ///< in this block, within the sequence
-  const int32_t* begins_;  ///< of their documents; null: all begin with the sequence
+  const int32_t* begins_;  ///< of what they see; null: all of the sequence before
 };
 
 /// tile[k_block, dim] = rows of k or v of block `k_index` of a pair; zero beyond the sequence.

@@ -69,8 +69,8 @@ AttentionArguments attention_arguments(const AttentionShape& shape, const void* 
   arguments.v = v;
   arguments.out = out;
   arguments.log_sum_exp = log_sum_exp;
-  arguments.begins = shape.documents.begins;
-  arguments.ends = shape.documents.ends;
+  arguments.begins = shape.visible.begins;
+  arguments.ends = shape.visible.ends;
   arguments.batch = shape.batch;
   arguments.seq = shape.seq;
   arguments.q_heads = shape.q_heads;

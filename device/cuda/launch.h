@@ -201,7 +201,7 @@ struct AttentionArguments {
   void* dq = nullptr;
   void* dk = nullptr;
   void* dv = nullptr;
-  const int32_t* begins = nullptr;  ///< device::Documents; both or none
+  const int32_t* begins = nullptr;  ///< device::Visibility; both or none
   const int32_t* ends = nullptr;
   int64_t batch = 0, seq = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;

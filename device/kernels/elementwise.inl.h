@@ -67,7 +67,7 @@ HR_KERNEL void swiglu_backward_row(const Block& block, const T* dout, const T* g
 }
 
 /// Of a row of tokens within its sequence, or within its document where `begins` says where that
-/// begins (device::Documents).
+/// begins.
 HR_KERNEL int64_t position_of(int64_t row, int64_t seq, const int32_t* begins) {
   return row % seq - (begins == nullptr ? 0 : begins[row]);
 }

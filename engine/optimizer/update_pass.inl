@@ -202,7 +202,7 @@ template <class Rule, class Master, class Moments>
 HWY_NOINLINE bool run_pass(const Rule& rule, const PassOptions& options, const UpdateShard& shard) {
   std::atomic<bool> all_finite = true;
   const Pass<Rule, Master, Moments> pass(rule, options, shard);
-  parallel_for_blocks(shard.count.count(), kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+  parallel_for_free_blocks(shard.count.count(), kUpdateBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     if (!pass.run(begin, end)) {
       all_finite.store(false, std::memory_order_relaxed);
     }

@@ -75,6 +75,31 @@ std::optional<Trial> batch_trial(const PlanQuestion& question, const StepPlan& p
   return trial;
 }
 
+/// Settings with which a run computes other numbers.
+std::vector<Trial> lossy_trials(const PlanQuestion& question, const Hardware& hardware) {
+  const EngineOptions& options = question.options;
+  std::vector<Trial> trials;
+  const auto add = [&](const std::string& setting) -> EngineOptions& {
+    trials.push_back({setting + " (changes the numbers)", question});
+    return trials.back().question.options;
+  };
+  if (options.memory.state.moment_dtype == DType::f32) {
+    if (options.dtype == DType::bf16) {
+      add("optimizer.params.fp32_optimizer_states: false").memory.state.moment_dtype = DType::bf16;
+    }
+    // Adam's, and not those that the device updates.
+    if (options.memory.state.moments == 2 && options.memory.offload_optimizer) {
+      add("headrace.lossy_8bit_moments: true").memory.state.moment_dtype = DType::u8;
+    }
+  }
+  const bool has_fp8 = hardware.compute_fp8.per_second > 0 && options.dtype != DType::f32 &&
+                       model::fp8_obstacle(question.config, options.shape).empty();
+  if (has_fp8 && !options.fp8_forward) {
+    add("headrace.lossy_fp8_forward: true").fp8_forward = true;
+  }
+  return trials;
+}
+
 std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& plan,
                                   const Hardware& hardware) {
   std::vector<Trial> trials;
@@ -99,11 +124,8 @@ std::vector<Trial> setting_trials(const PlanQuestion& question, const StepPlan& 
     trials.push_back({"zero_optimization.offload_param.device: cpu", question});
     trials.back().question.options.memory.offload_param = Tier::host;
   }
-  if (memory.state.moment_dtype == DType::f32 && question.options.dtype == DType::bf16) {
-    trials.push_back(
-        {"optimizer.params.fp32_optimizer_states: false (changes the numbers)", question});
-    trials.back().question.options.memory.state.moment_dtype = DType::bf16;
-  }
+  std::vector<Trial> lossy = lossy_trials(question, hardware);
+  std::move(lossy.begin(), lossy.end(), std::back_inserter(trials));
   return trials;
 }
 

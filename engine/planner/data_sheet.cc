@@ -53,6 +53,7 @@ void read_gpu(const nlohmann::json& object, const model::ConfigReader& reader,
   sheet.flops_bf16 = flops->number("bf16", 0, kMostPerSecond);
   sheet.flops_f16 = flops->number("fp16", 0, kMostPerSecond);
   sheet.flops_f32 = flops->number("fp32", 0, kMostPerSecond);
+  sheet.flops_fp8 = flops->number_or("fp8", 0, kMostPerSecond, 0);
 }
 
 void read_drive(const nlohmann::json& object, const model::ConfigReader& reader,

@@ -20,6 +20,7 @@ struct DataSheet {
   double flops_bf16 = 0;
   double flops_f16 = 0;
   double flops_f32 = 0;
+  double flops_fp8 = 0;  ///< 0: has no products in fp8
   Bytes capacity;
   double read_rate = 0;
   double write_rate = 0;

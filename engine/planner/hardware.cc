@@ -135,6 +135,14 @@ double flops_of(const DataSheet& sheet, const Settings& settings) {
 void use_gpu(const DataSheet& sheet, const Settings& settings, Hardware& hardware) {
   const double flops = flops_of(sheet, settings);
   hardware.has_gpu = true;
+  if (settings.fp8_forward && sheet.flops_fp8 <= 0) {
+    throw InputError(fmt::format(
+        "headrace.lossy_fp8_forward: {} has no products in fp8 (flops_per_second.fp8 of "
+        "its data sheet); leave the key out, or name another card",
+        sheet.name));
+  }
+  hardware.compute_fp8 =
+      sheet.flops_fp8 > 0 ? part_of(sheet.flops_fp8, kComputeShare, "FLOP/s", sheet.name) : Rate();
   hardware.compute = part_of(flops, kComputeShare, "FLOP/s", sheet.name);
   hardware.device_memory = part_of(sheet.memory_rate, kDeviceMemoryShare, "B/s", sheet.name);
   hardware.host_to_device = part_of(sheet.link_rate, kLinkShare, "B/s", sheet.name);
@@ -311,6 +319,7 @@ void add_named_hardware(const std::vector<std::string>& names, const Settings& s
 
 void use_hardware(const Hardware& hardware, const Settings& settings, EngineOptions& options) {
   options.work.flops = hardware.compute.per_second;
+  options.work.fp8_flops = hardware.compute_fp8.per_second;
   options.work.cpu_bytes = hardware.cpu_memory.per_second;
   options.work.device_bytes = hardware.device_memory.per_second;
   scheduler::Rates& rates = options.memory.rates;

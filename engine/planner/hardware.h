@@ -21,6 +21,7 @@ struct Rate {
 /// What a step is planned with. A value.
 struct Hardware {
   Rate compute;        ///< floating point operations of the network in the training dtype
+  Rate compute_fp8;    ///< of its products in fp8, where it has them; 0: the same
   Rate cpu_memory;     ///< bytes that optimizer and accumulation move on the host
   Rate device_memory;  ///< bytes that optimizer and accumulation move on the device
   Rate host_to_device;

@@ -10,7 +10,8 @@
 
 namespace headrace::device::testing {
 
-/// One attention. `documents`: lengths of those that share each sequence; empty: none do.
+/// One attention. `documents`: lengths of those that share each sequence; empty: none do. `window`:
+/// positions that one sees, itself among them; 0: all.
 struct Case {
   int64_t batch = 1;
   int64_t seq = 1;
@@ -21,23 +22,34 @@ struct Case {
   int64_t padding = 0;  ///< of the row strides
   int64_t shift = 0;
   std::vector<std::vector<int32_t>> documents = {};
+  int32_t window = 0;
 
   std::string describe() const {
-    return fmt::format("batch {} seq {} heads {}/{} dim {} {} padding {} documents {}", batch, seq,
-                       q_heads, kv_heads, head_dim, to_string(dtype), padding,
-                       documents.empty() ? 0 : documents.front().size());
+    return fmt::format("batch {} seq {} heads {}/{} dim {} {} padding {} documents {} window {}",
+                       batch, seq, q_heads, kv_heads, head_dim, to_string(dtype), padding,
+                       documents.empty() ? 0 : documents.front().size(), window);
   }
-  /// [batch * seq]: the first position of each position's document, or the one behind its last.
+  bool sees_all() const { return documents.empty() && window == 0; }
+  /// [batch * seq]: the first position that each sees, or the one behind the last that sees it;
+  /// empty where they see all.
   std::vector<int32_t> borders(bool ends) const {
     std::vector<int32_t> all;
-    for (const std::vector<int32_t>& lengths : documents) {
+    if (sees_all()) {
+      return all;
+    }
+    const std::vector<int32_t> whole{static_cast<int32_t>(seq)};
+    for (size_t b = 0; b < static_cast<size_t>(batch); ++b) {
       int32_t begin = 0;
-      for (const int32_t length : lengths) {
-        all.insert(all.end(), static_cast<size_t>(length), ends ? begin + length : begin);
+      for (const int32_t length : documents.empty() ? whole : documents.at(b)) {
+        for (int32_t i = begin; i < begin + length; ++i) {
+          const int32_t reach = window == 0 ? length : window;
+          all.push_back(ends ? std::min(begin + length, i + reach)
+                             : std::max(begin, i - reach + 1));
+        }
         begin += length;
       }
     }
-    EXPECT_TRUE(documents.empty() || all.size() == static_cast<size_t>(batch * seq));
+    EXPECT_EQ(all.size(), static_cast<size_t>(batch * seq));
     return all;
   }
 };
@@ -124,7 +136,7 @@ struct Operands {
         dk(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + 2 * c.padding, c.shift),
         dv(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + c.padding, c.shift),
         log_sum_exp(device, stream, DType::f32, c.batch * c.q_heads, c.seq, c.seq) {
-    if (!c.documents.empty()) {
+    if (!c.sees_all()) {
       begins.emplace(device, stream, c.borders(false));
       ends.emplace(device, stream, c.borders(true));
     }
@@ -137,7 +149,7 @@ struct Operands {
                          q.view().stride, k.view().stride,
                          v.view().stride, out.view().stride};
     if (begins) {
-      shape.documents = {begins->data(), ends->data()};
+      shape.visible = {begins->data(), ends->data()};
     }
     return shape;
   }

@@ -33,13 +33,15 @@ struct Attention {
   TestMatrix q, k, v, out, dout, dq, dk, dv, log_sum_exp;
 };
 
-/// device::Documents of one sequence.
+/// device::Visibility of one sequence, which documents share. A position sees `window`, or all.
 struct Borders {
-  explicit Borders(const std::vector<int32_t>& lengths) {
+  explicit Borders(const std::vector<int32_t>& lengths, int32_t window = INT32_MAX / 2) {
     for (const int32_t length : lengths) {
       const auto begin = static_cast<int32_t>(begins.size());
-      begins.insert(begins.end(), static_cast<size_t>(length), begin);
-      ends.insert(ends.end(), static_cast<size_t>(length), begin + length);
+      for (int32_t i = begin; i < begin + length; ++i) {
+        begins.push_back(std::max(begin, i - window + 1));
+        ends.push_back(std::min(begin + length, i + window));
+      }
     }
   }
   std::vector<int32_t> begins, ends;
@@ -95,12 +97,12 @@ class FlashTest : public DeviceTest {
   /// roundings to the dtype, in the norm (of probabilities, of their gradients, of the result).
   /// `lengths`: of the documents that share the sequence; empty: one has it.
   void compare(AttentionShape shape, DType dtype, uint64_t seed,
-               const std::vector<int32_t>& lengths = {}) {
-    const Borders borders(lengths);
+               const std::vector<int32_t>& lengths = {}, int32_t window = INT32_MAX / 2) {
+    const Borders borders(lengths, window);
     const auto begins = array(borders.begins);
     const auto ends = array(borders.ends);
     if (!lengths.empty()) {
-      shape.documents = {begins.data(), ends.data()};
+      shape.visible = {begins.data(), ends.data()};
     }
 
     Attention narrow(*device_, *stream_, shape, dtype);
@@ -143,6 +145,12 @@ TEST_P(FlashTest, PackedAgreesWithTheFp32Kernels) {
   compare(dense_shape(1, 300, 4, 2, 128), DType::bf16, 111, {100, 1, 27, 140, 32});
   compare(dense_shape(1, 257, 3, 1, 64), DType::bf16, 112, {128, 64, 65});
   compare(dense_shape(1, 140, 2, 2, 96), DType::f16, 113, {33, 32, 75});
+}
+
+TEST_P(FlashTest, WindowedAgreesWithTheFp32Kernels) {
+  compare(dense_shape(1, 300, 4, 2, 128), DType::bf16, 121, {300}, 100);
+  compare(dense_shape(1, 257, 3, 1, 64), DType::bf16, 122, {257}, 64);
+  compare(dense_shape(1, 140, 2, 2, 96), DType::f16, 123, {33, 107}, 40);
 }
 
 /// A GPU with 99 KiB of shared memory for a block takes smaller tiles.
@@ -238,7 +246,7 @@ TEST(FlashPlaces, CoverEveryTileOfEveryHeadOnce) {
 /// leaves, counted one by one. `lengths`: as of FlashTest::compare.
 template <template <class, FlashVariant> class Kernel, FlashVariant kVariant>
 void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles,
-                  const std::vector<int32_t>& lengths) {
+                  const std::vector<int32_t>& lengths, int32_t window) {
   using K = Kernel<Bf16, kVariant>;
   using Tiles = typename K::Tiles;
   constexpr int64_t kDim = Tiles::kHeadDim;
@@ -257,7 +265,7 @@ void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles,
   a.seq = kSeq;
   a.head_dim = a.q_stride = a.k_stride = a.v_stride = a.out_stride = kDim;
   a.scale = 0.1F;
-  const Borders borders(lengths);
+  const Borders borders(lengths, window);
   if (!lengths.empty()) {
     a.begins = borders.begins.data();
     a.ends = borders.ends.data();
@@ -294,13 +302,18 @@ void check_counts(cuda::KernelId id, bool by_keys, int products_of_tiles,
 
 template <FlashVariant kVariant>
 void check_all_counts() {
-  for (const std::vector<int32_t>& lengths :
-       {std::vector<int32_t>{}, {200}, {128, 72}, {50, 1, 100, 49}}) {
-    check_counts<cuda::FlashForward, kVariant>(cuda::KernelId::flash_forward, false, 2, lengths);
+  struct Seen {
+    std::vector<int32_t> lengths;
+    int32_t window = INT32_MAX / 2;
+  };
+  for (const auto& [lengths, window] :
+       {Seen{}, Seen{{200}}, Seen{{128, 72}}, Seen{{50, 1, 100, 49}}, Seen{{200}, 30}}) {
+    check_counts<cuda::FlashForward, kVariant>(cuda::KernelId::flash_forward, false, 2, lengths,
+                                               window);
     check_counts<cuda::FlashBackwardKeys, kVariant>(cuda::KernelId::flash_backward_keys, true, 4,
-                                                    lengths);
+                                                    lengths, window);
     check_counts<cuda::FlashBackwardQueries, kVariant>(cuda::KernelId::flash_backward_queries,
-                                                       false, 3, lengths);
+                                                       false, 3, lengths, window);
   }
 }
 

@@ -1,4 +1,4 @@
-// Sequences that several documents share.
+// Sequences that several documents share, and sliding windows.
 #include "base/parallel.h"
 #include "tests/device/attention_suite.h"
 
@@ -40,6 +40,28 @@ TEST_P(PackedAttentionTest, SeveralTiles) {
   check({2, 300, 2, 1, 64, DType::bf16, 2, 1, {{129, 171}, {31, 1, 240, 28}}}, 125);
   // Heads that tensor cores do not take.
   check({1, 140, 2, 1, 160, DType::bf16, 0, 0, {{16, 64, 60}}}, 126);
+}
+
+/// Windows at the edges of tiles, beside them, and shorter and longer than documents.
+TEST_P(PackedAttentionTest, SlidingWindows) {
+  check({2, 17, 3, 1, 20, DType::f32, 1, 3, {}, 5}, 131);
+  check({1, 150, 9, 3, 64, DType::bf16, 0, 0, {}, 64}, 132);
+  check({1, 200, 2, 1, 128, DType::f16, 0, 0, {}, 65}, 133);
+  check({2, 300, 2, 2, 16, DType::f32, 0, 0, {}, 1}, 134);
+  check({1, 300, 2, 1, 64, DType::bf16, 2, 1, {}, 129}, 135);
+  check({2, 261, 4, 1, 128, DType::bf16, 0, 0, {{48, 80, 5, 128}, {200, 61}}, 70}, 136);
+  check({1, 140, 2, 1, 160, DType::bf16, 0, 0, {{16, 64, 60}}, 33}, 137);
+}
+
+TEST_P(PackedAttentionTest, AWindowThatHidesNothingChangesNoBit) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    Case c{2, 150, 4, 2, 32, dtype};
+    const auto expected = bits_of(c, 145);
+    c.window = 150;
+    EXPECT_TRUE(bits_of(c, 145) == expected) << to_string(dtype);
+    c.window = 149;
+    EXPECT_FALSE(bits_of(c, 145) == expected) << to_string(dtype);
+  }
 }
 
 TEST_P(PackedAttentionTest, DocumentsOfOneTokenSeeThemselves) {
@@ -132,7 +154,7 @@ TEST_P(PackedAttentionTest, RefusesBeginsWithoutEnds) {
   const Case c{1, 8, 4, 2, 16, DType::f32, 0, 0, {{3, 5}}};
   Operands o(*device_, *stream_, c);
   AttentionShape shape = o.shape();
-  shape.documents.ends = nullptr;
+  shape.visible.ends = nullptr;
   const Workspace workspace = scratch(kernels().attention_scratch(shape, c.dtype));
   EXPECT_THROW(
       kernels().attention_forward(*stream_, shape, c.dtype, o.q.data(), o.k.data(), o.v.data(),

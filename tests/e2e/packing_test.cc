@@ -87,7 +87,8 @@ TEST_P(Packing, TheLossIsTheMeanOverTheTargetsOfTheStep) {
       append(all.ids, batch.ids);
       append(all.labels, batch.labels);
       append(all.documents.begins, batch.documents.begins);
-      append(all.documents.ends, batch.documents.ends);
+      append(all.documents.seen_from, batch.documents.seen_from);
+      append(all.documents.seen_until, batch.documents.seen_until);
       all.counted_labels += batch.counted_labels;
     }
     batches = {all};

@@ -163,7 +163,7 @@ std::vector<std::vector<model::TokenBatch>> random_steps(uint64_t seed, size_t s
       }
       batches.push_back(batch_from_windows(windows.data(), shape.batch, shape.seq));
       if (shape.is_packed) {
-        model::separate_documents(shape.seq, kDocumentEnd, batches.back());
+        model::separate_documents(shape.seq, kDocumentEnd, std::nullopt, batches.back());
       }
     }
   }

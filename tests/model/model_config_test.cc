@@ -265,8 +265,7 @@ TEST(ModelConfig, SequenceLength) {
   EXPECT_THROW(check_sequence_length(config, 513), InputError);
   EXPECT_THROW(check_sequence_length(config, 0), InputError);
   config.sliding_window = 100;
-  EXPECT_NO_THROW(check_sequence_length(config, 100));
-  EXPECT_THROW(check_sequence_length(config, 101), InputError);
+  EXPECT_NO_THROW(check_sequence_length(config, 512)) << "a window bounds no sequence";
 }
 
 TEST(ModuleSpecs, OrderNamesAndShapes) {

@@ -144,7 +144,7 @@ void NetworkHarness::set_batch(const std::vector<int32_t>& ids, const std::vecto
   std::memcpy(labels_->data(), labels.data(), labels.size() * sizeof(int32_t));
   if (network_.shape().is_packed) {
     documents_ = documents;
-    network_.set_documents(*stream_, documents_.begins.data(), documents_.ends.data());
+    network_.set_documents(*stream_, documents_);
   }
 }
 

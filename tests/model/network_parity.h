@@ -31,16 +31,20 @@ class NetworkParity : public testing::TestWithParam<const char*> {
   std::unique_ptr<NetworkHarness> make_harness(DType dtype, NetworkHarness::Options options) {
     const BatchShape shape{parity_["gradients"]["batch"], parity_["gradients"]["seq"],
                            document_end_.has_value()};
-    auto harness = std::make_unique<NetworkHarness>(reader_.config(), dtype, shape, options);
+    ModelConfig config = reader_.config();
+    if (window_) {
+      config.sliding_window = window_;
+    }
+    auto harness = std::make_unique<NetworkHarness>(config, dtype, shape, options);
     harness->set_weights([&](const ParameterSpec& parameter) {
       std::vector<float> values(static_cast<size_t>(parameter.count.count()));
       reader_.read_f32(parameter.name, Elements(0), values);
       return values;
     });
     const auto ids = golden_.read<int32_t>("input_ids");
-    harness->set_batch(
-        ids, golden_.read<int32_t>("labels"),
-        document_end_ ? find_documents(ids, shape.seq, *document_end_) : DocumentBorders{});
+    harness->set_batch(ids, golden_.read<int32_t>("labels"),
+                       document_end_ ? find_documents(ids, shape.seq, *document_end_, window_)
+                                     : DocumentBorders{});
     return harness;
   }
 
@@ -72,6 +76,7 @@ class NetworkParity : public testing::TestWithParam<const char*> {
   nlohmann::json parity_;
   double loss_sum_ = 0;
   std::optional<int32_t> document_end_;  ///< of packed sequences
+  std::optional<int64_t> window_;        ///< in the place of the model's
 };
 
 }  // namespace headrace::model

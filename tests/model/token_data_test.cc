@@ -204,6 +204,7 @@ TEST(TokenData, PackedSequences) {
       folder.write("p.safetensors", token_tensors("I64", "[400]", bytes_of(ids), bytes_of(labels)));
   TokenDataOptions options = options_of(16, 100);
   options.document_end = kEnd;
+  options.window = 3;
   const auto data = TokenData::open(path, options);
   const TokenBatch batch = data->training_batch(0, data->training_sequences());
   int64_t counted = 0;
@@ -214,9 +215,10 @@ TEST(TokenData, PackedSequences) {
   }
   EXPECT_EQ(batch.counted_labels, counted);
   EXPECT_EQ(counted, static_cast<int64_t>(batch.ids.size()) - 7);
-  const DocumentBorders expected = find_documents(batch.ids, 16, kEnd);
+  const DocumentBorders expected = find_documents(batch.ids, 16, kEnd, 3);
   EXPECT_EQ(batch.documents.begins, expected.begins);
-  EXPECT_EQ(batch.documents.ends, expected.ends);
+  EXPECT_EQ(batch.documents.seen_from, expected.seen_from);
+  EXPECT_EQ(batch.documents.seen_until, expected.seen_until);
   EXPECT_EQ(batch.documents.begins[41], 9);  // behind token 40, in the sequence from 32 on
   options.document_end.reset();
   EXPECT_TRUE(TokenData::open(path, options)->training_batch(0, 2).documents.begins.empty());

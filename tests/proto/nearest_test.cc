@@ -35,6 +35,9 @@ TEST(Nearest, FindsMisspellingsOnly) {
   EXPECT_EQ(nearest("blocksize", names), "block_size");
   EXPECT_EQ(nearest("learning_rate", names), std::nullopt);
   EXPECT_EQ(nearest("x", names), std::nullopt);
+  EXPECT_EQ(nearest("queue", names), "queue_depth") << "cut short";
+  EXPECT_EQ(nearest("Over", {"overlap_events_later", "overlap_events"}), "overlap_events");
+  EXPECT_EQ(nearest("ove", {"overlap_events"}), std::nullopt);
   EXPECT_EQ(nearest(std::string(100'000, 'q'), names), std::nullopt);
 }
 

@@ -125,7 +125,7 @@ struct SeenKeys {
         queries(rows_there(a, first_query)),
         keys(rows_there(a, first_key)) {}
 
-  const int32_t* begins;  ///< of the queries' documents; null: every query sees the first key
+  const int32_t* begins;  ///< of what the queries see; null: every query sees the first key
   int64_t first;          ///< key
   int64_t offset;         ///< of the first query from the first key
   int queries;            ///< that are there

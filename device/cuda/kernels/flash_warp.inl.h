@@ -171,8 +171,8 @@ HR_FLASH void flash_hide(const Block& block, int offset, float hidden,
 
 /// What a row of the scores does not see of the streamed tile because it is of another document.
 enum class FlashForeign : int {
-  earlier_keys,   ///< rows are queries: keys before the begin of their documents
-  later_queries,  ///< rows are keys: queries from the end of their documents on
+  earlier_keys,   ///< rows are queries: keys before the first that they see
+  later_queries,  ///< rows are keys: queries behind the last that sees them
 };
 
 /// That becomes `hidden`. `borders`: begin or end of each own row's document, less `at`, the

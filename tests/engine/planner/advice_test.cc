@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/recompute_choice.h"
+#include "model/network.h"
 #include "model/presets.h"
 
 namespace headrace::engine {
@@ -98,6 +100,45 @@ TEST(Advice, AimsAtWhatBinds) {
     EXPECT_NEAR(each.plan.tokens_per_second() / quick.tokens_per_second(), each.speedup, 1e-9);
     EXPECT_GE(each.speedup, 1.03);
   }
+}
+
+TEST(Advice, LossySettingsAreOfferedAsSuch) {
+  PlanQuestion question = small_question();
+  const Suggestion* suggestion = nullptr;
+  auto suggestions = advise(question, plan_step(question, PlanDepth::full), Hardware()).suggestions;
+  ASSERT_NE(suggestion = find(suggestions, "lossy_8bit_moments: true (changes the numbers)"),
+            nullptr);
+  EXPECT_GT(suggestion->speedup, 1.2) << "the drive binds";
+  EXPECT_EQ(find(suggestions, "lossy_fp8_forward"), nullptr) << "no card that has it";
+  question.options.memory.state.moments = 1;  // may be Adagrad's
+  suggestions = advise(question, plan_step(question, PlanDepth::full), Hardware()).suggestions;
+  EXPECT_EQ(find(suggestions, "lossy_8bit_moments"), nullptr);
+}
+
+TEST(Advice, Fp8IsOfferedWhereTheCardHasItAndComputes) {
+  PlanQuestion question = small_question();
+  EngineOptions& options = question.options;
+  options.memory.host_memory = options.memory.device_memory.emplace(kGiB);
+  options.work = {1e9, 2e9, 10e9, 1e15};
+  Hardware hardware;
+  hardware.compute_fp8.per_second = 2e9;
+  const StepPlan plan = plan_step(question, PlanDepth::full);
+  const auto suggestions = advise(question, plan, hardware).suggestions;
+  const Suggestion* const fp8 = find(suggestions, "lossy_fp8_forward: true (changes the numbers)");
+  ASSERT_NE(fp8, nullptr);
+  // By hand: with nothing computed again a third of the work in blocks takes half the time.
+  ASSERT_EQ(count_levels(plan.recompute)[model::Recompute::none], question.config.layers);
+  const auto device = device::make_cpu_device();
+  const model::BlockFlops forward =
+      model::Network(question.config, DType::bf16, options.shape, *device).block_forward_flops();
+  const double saved =
+      static_cast<double>(question.config.layers) * forward.linear_forward * (1 / 1e9 - 1 / 2e9);
+  EXPECT_NEAR(plan.seconds - fp8->plan.seconds, saved, 0.01 * saved);
+  options.shape = {1, 63};
+  EXPECT_EQ(find(advise(question, plan_step(question, PlanDepth::full), hardware).suggestions,
+                 "lossy_fp8_forward"),
+            nullptr)
+      << "63 tokens";
 }
 
 TEST(Advice, NothingForARunThatComputes) {

@@ -58,6 +58,7 @@ TEST(Hardware, EveryDataSheetCanBeUsed) {
         EXPECT_EQ(hardware.device_size, sheet.memory);
         EXPECT_EQ(hardware.compute.per_second, kComputeShare * sheet.flops_bf16);
         EXPECT_GT(sheet.flops_bf16, sheet.flops_f32);
+        EXPECT_TRUE(sheet.flops_fp8 == 0 || sheet.flops_fp8 >= 1.9 * sheet.flops_bf16);
         EXPECT_GT(sheet.memory_rate, sheet.link_rate);
         break;
       case DataSheet::Kind::host:
@@ -78,6 +79,19 @@ TEST(Hardware, TheDtypeChoosesTheRateOfACard) {
   Hardware hardware;
   add_named_hardware({"rtx-4090"}, settings_of(DType::f32), hardware);
   EXPECT_EQ(hardware.compute.per_second, kComputeShare * 82.6e12);
+}
+
+TEST(Hardware, OnlyCardsWithFp8ComputeInIt) {
+  Settings settings = settings_of(DType::bf16);
+  settings.fp8_forward = true;
+  Hardware ada;
+  add_named_hardware({"rtx-4090"}, settings, ada);
+  EXPECT_EQ(ada.compute_fp8.per_second, kComputeShare * 330.3e12);
+  Hardware ampere;
+  EXPECT_THROW(add_named_hardware({"a100-80gb"}, settings, ampere), InputError);
+  EngineOptions options;
+  use_hardware(ada, settings, options);
+  EXPECT_EQ(options.work.fp8_flops, ada.compute_fp8.per_second);
 }
 
 TEST(Hardware, DrivesAddUp) {
