@@ -32,13 +32,13 @@ std::vector<BytePool::Candidate> BytePool::candidates(const WindowQuery& query) 
   found.reserve(slots_.size());
   for (const Slot& slot : slots_) {
     if (slot.pins == 0) {
-      const double keep = slot.score.keep(query.now);
-      found.push_back({slot.object, slot.size, keep, slot.score.ready(query.flush_lane_free),
-                       keep * static_cast<double>(slot.size)});
+      found.push_back({slot.object, slot.size, slot.score.keep(query.now),
+                       slot.score.ready(query.flush_lane_free)});
     }
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.rank < b.rank; });
+  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+    return a.keep * static_cast<double>(b.size) < b.keep * static_cast<double>(a.size);
+  });
   return found;
 }
 

@@ -38,7 +38,6 @@ class BytePool final : public Arena {
     int64_t size = 0;
     double keep = 0;
     double ready = 0;
-    double rank = 0;  ///< the least goes first
   };
 
   Slot& at(int64_t begin);

@@ -235,6 +235,17 @@ TEST(BytePool, NoOtherVictimsAreCheaper) {
   EXPECT_GT(found, 1000);
 }
 
+TEST(BytePool, TheCheapestByBytesGoFirst) {
+  BytePool pool(35);
+  pool.occupy(0, 30, 0);
+  pool.occupy(30, 5, 1);
+  pool.set_score(0, {3, 0, 0, 0});   // a tenth for a byte
+  pool.set_score(30, {1, 0, 0, 0});  // a fifth
+  EXPECT_EQ(pool.find_room({20, 0, 0, {}})->victims, std::vector<int32_t>{0});
+  pool.set_score(30, {0.4, 0, 0, 0});
+  EXPECT_EQ(pool.find_room({5, 0, 0, {}})->victims, std::vector<int32_t>{1});
+}
+
 TEST(BytePool, BytesAreTakenInTheOrderInWhichTheyComeFree) {
   BytePool pool(30);
   EXPECT_EQ(pool.occupy(0, 10, 0), 0);
