@@ -20,6 +20,10 @@ for argument in "$@"; do
 done
 [ -n "$folder" ] || { usage >&2; exit 2; }
 [ -d "$folder" ] || { echo "bench: $folder is no folder" >&2; exit 2; }
+if [ "$deepspeed" = yes ] && [ ! -f /usr/include/libaio.h ]; then
+  echo "bench: --deepspeed needs the package libaio-dev" >&2  # now, not in half an hour
+  exit 1
+fi
 folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/.."
 
