@@ -30,7 +30,9 @@ double smaller(double a, double b) {
 
 // VictimScore and StallModel in plain numbers, a loop over arrays, so that it is vectorized.
 // Compiled without contraction: the same bits on every machine.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// The loader chooses between clones before a sanitizer is ready.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("default", "avx2", "avx512f")))
 #endif
 double
