@@ -26,12 +26,15 @@ void StepBodies::upload_tokens(const model::TokenBatch& batch) {
 void StepBodies::set_documents(const model::TokenBatch& batch) {
   const model::BatchShape shape = network_.shape();
   const auto expected = static_cast<size_t>(shape.is_packed ? shape.tokens() : 0);
-  HR_CHECK(batch.documents.begins.size() == expected,
-           "a batch with the documents of {} tokens, where {} are expected",
-           batch.documents.begins.size(), expected);
-  const int32_t* const begins = batch.documents.begins.data();
+  const model::DocumentBorders& documents = batch.documents;
+  for (const auto* part : {&documents.begins, &documents.seen_from, &documents.seen_until}) {
+    HR_CHECK(part->size() == expected,
+             "a batch with the documents of {} tokens, where {} are expected", part->size(),
+             expected);
+  }
+  const int32_t* const begins = documents.begins.data();
   if (shape.is_packed && begins != documents_there_) {
-    network_.set_documents(stream_, batch.documents);
+    network_.set_documents(stream_, documents);
     documents_there_ = begins;
   }
 }

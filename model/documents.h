@@ -13,8 +13,6 @@ struct DocumentBorders {
   std::vector<int32_t> begins;      ///< the first token of its document
   std::vector<int32_t> seen_from;   ///< the first token that it sees
   std::vector<int32_t> seen_until;  ///< behind the last one that sees it
-
-  bool empty() const { return begins.empty(); }
 };
 
 /// Of `count` tokens in whole sequences of `seq`, each of one document. A token sees the last

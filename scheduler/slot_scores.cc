@@ -20,17 +20,8 @@ struct ScoreColumns {
   const double* bar;
 };
 
-double larger(double a, double b) {
-  return a < b ? b : a;
-}
-
-double smaller(double a, double b) {
-  return a < b ? a : b;
-}
-
-// VictimScore and StallModel in plain numbers, a loop over arrays, so that it is vectorized.
-// Compiled without contraction: the same bits on every machine.
-// The loader chooses between clones before a sanitizer is ready.
+// A loop over arrays, which the compiler vectorizes: see CMakeLists.txt. The loader chooses between
+// clones before a sanitizer is ready.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("default", "avx2", "avx512f")))
@@ -38,32 +29,25 @@ __attribute__((target_clones("default", "avx2", "avx512f")))
 double
 price_columns(const ScoreColumns& columns, const WindowQuery& query, size_t count,
               double* __restrict costs) {
-  const StallModel& stall = query.stall;
-  const double usual_end = larger(stall.deadline, stall.lane_free + stall.transfer_seconds);
   for (size_t i = 0; i < count; ++i) {
-    const double flush = columns.flush_seconds[i];
-    const double idle = columns.idle_from[i];
-    const double flushed = larger(idle, query.flush_lane_free) + flush;
-    const double ready = flush > 0 ? flushed : idle;
-    const double keep = larger(0, columns.keep_base[i] + columns.keep_slope[i] * query.now);
-    const double late = larger(stall.lane_free, ready) + stall.transfer_seconds - usual_end;
-    costs[i] = keep + (stall.lateness * ready + larger(0, late)) + columns.bar[i];
+    const VictimScore score{columns.keep_base[i], columns.keep_slope[i], columns.idle_from[i],
+                            columns.flush_seconds[i]};
+    costs[i] = score.keep(query.now) + query.stall.stall(score.ready(query.flush_lane_free)) +
+               columns.bar[i];
   }
   constexpr size_t kLanes = 8;
-  double least[kLanes];
-  for (double& lane : least) {
-    lane = kInfinite;
-  }
+  std::array<double, kLanes> least;
+  least.fill(kInfinite);
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      least[lane] = smaller(least[lane], costs[i + lane]);
+      least[lane] = std::min(least[lane], costs[i + lane]);
     }
   }
   for (; i < count; ++i) {
-    least[0] = smaller(least[0], costs[i]);
+    least[0] = std::min(least[0], costs[i]);
   }
-  return *std::min_element(std::begin(least), std::end(least));
+  return *std::min_element(least.begin(), least.end());
 }
 
 void replace_column(std::vector<double>& column, size_t first, size_t count,

@@ -14,28 +14,28 @@ namespace {
 /// Steps in a row after which the residency that a step finds hardly changes any more.
 constexpr int kRoundsToSteadyState = 4;
 
-/// Whether the schedules that came with the plan are what the policy of the options compiles.
-bool are_of_policy(const EngineOptions& options, const scheduler::Policy& policy) {
-  return policy.name() == "optimal" && options.memory.rates.direct_share == 0;
+/// Whether a run compiles its steps as the choice of its plan does, whose schedules then count.
+bool compiles_like_choice(const EngineOptions& options) {
+  return options.policy == "optimal" && options.memory.rates.direct_share == 0;
 }
 
 CompiledStep quick_step(const MemoryPlan& plan, const EngineOptions& options) {
-  auto policy = make_policy(options, plan.layout);
-  if (are_of_policy(options, *policy)) {
-    policy = scheduler::make_optimal_policy(scheduler::PolicyEffort::quick);
-  }
+  const bool is_like_choice = compiles_like_choice(options);
+  const auto policy = is_like_choice
+                          ? scheduler::make_optimal_policy(scheduler::PolicyEffort::quick)
+                          : make_policy(options, plan.layout);
   const scheduler::Rates& rates = options.memory.rates;
   const StepTrace& trace = plan.usual_step();
-  const bool is_known = plan.first_schedule != nullptr && are_of_policy(options, *policy);
   CompiledStep step;
-  step.initial = is_known ? plan.first_schedule->final
-                          : policy->compile(compile_input(plan, trace, rates, plan.homes)).final;
+  step.initial = is_like_choice && plan.first_schedule != nullptr
+                     ? plan.first_schedule->final
+                     : policy->compile(compile_input(plan, trace, rates, plan.homes)).final;
   step.schedule = policy->compile(compile_input(plan, trace, rates, step.initial));
   return step;
 }
 
 CompiledStep late_step(const MemoryPlan& plan, const EngineOptions& options) {
-  if (plan.late_step != nullptr && are_of_policy(options, *make_policy(options, plan.layout))) {
+  if (plan.late_step != nullptr && compiles_like_choice(options)) {
     return *plan.late_step;
   }
   Rounds rounds(plan, options);

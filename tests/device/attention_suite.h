@@ -6,12 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "tests/device/borders.h"
 #include "tests/device/device_suite.h"
 
 namespace headrace::device::testing {
 
 /// One attention. `documents`: lengths of those that share each sequence; empty: none do. `window`:
-/// positions that one sees, itself among them; 0: all.
+/// positions that one sees, itself among them.
 struct Case {
   int64_t batch = 1;
   int64_t seq = 1;
@@ -22,34 +23,22 @@ struct Case {
   int64_t padding = 0;  ///< of the row strides
   int64_t shift = 0;
   std::vector<std::vector<int32_t>> documents = {};
-  int32_t window = 0;
+  int32_t window = Borders::kAll;
 
   std::string describe() const {
     return fmt::format("batch {} seq {} heads {}/{} dim {} {} padding {} documents {} window {}",
                        batch, seq, q_heads, kv_heads, head_dim, to_string(dtype), padding,
                        documents.empty() ? 0 : documents.front().size(), window);
   }
-  bool sees_all() const { return documents.empty() && window == 0; }
-  /// [batch * seq]: the first position that each sees, or the one behind the last that sees it;
-  /// empty where they see all.
-  std::vector<int32_t> borders(bool ends) const {
-    std::vector<int32_t> all;
-    if (sees_all()) {
-      return all;
-    }
+  bool sees_all() const { return documents.empty() && window == Borders::kAll; }
+  /// Empty where every position sees all before it.
+  Borders borders() const {
+    Borders all;
     const std::vector<int32_t> whole{static_cast<int32_t>(seq)};
-    for (size_t b = 0; b < static_cast<size_t>(batch); ++b) {
-      int32_t begin = 0;
-      for (const int32_t length : documents.empty() ? whole : documents.at(b)) {
-        for (int32_t i = begin; i < begin + length; ++i) {
-          const int32_t reach = window == 0 ? length : window;
-          all.push_back(ends ? std::min(begin + length, i + reach)
-                             : std::max(begin, i - reach + 1));
-        }
-        begin += length;
-      }
+    for (size_t b = 0; !sees_all() && b < static_cast<size_t>(batch); ++b) {
+      all.add_sequence(documents.empty() ? whole : documents.at(b), window);
     }
-    EXPECT_EQ(all.size(), static_cast<size_t>(batch * seq));
+    EXPECT_TRUE(sees_all() || all.begins.size() == static_cast<size_t>(batch * seq));
     return all;
   }
 };
@@ -59,7 +48,7 @@ struct Case {
 class Oracle {
  public:
   Oracle(const Case& c, double scale, const TestMatrix& q, const TestMatrix& k, const TestMatrix& v)
-      : c_(c), scale_(scale), q_(q), k_(k), v_(v), begins_(c.borders(false)) {}
+      : c_(c), scale_(scale), q_(q), k_(k), v_(v), begins_(c.borders().begins) {}
 
   /// The first key that query i sees.
   int64_t first_key(int64_t b, int64_t i) const {
@@ -137,8 +126,9 @@ struct Operands {
         dv(device, stream, c.dtype, rows(), kv_columns(), kv_columns() + c.padding, c.shift),
         log_sum_exp(device, stream, DType::f32, c.batch * c.q_heads, c.seq, c.seq) {
     if (!c.sees_all()) {
-      begins.emplace(device, stream, c.borders(false));
-      ends.emplace(device, stream, c.borders(true));
+      const Borders borders = c.borders();
+      begins.emplace(device, stream, borders.begins);
+      ends.emplace(device, stream, borders.ends);
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_flash.h"
 #include "device/cuda/kernels/flash_dispatch.inl.h"
+#include "tests/device/borders.h"
 #include "tests/device/device_suite.h"
 #include "tests/fake_cuda/fake_flash.h"
 
@@ -31,20 +32,6 @@ struct Attention {
   int64_t q_columns() const { return shape.q_heads * shape.head_dim; }
   int64_t kv_columns() const { return shape.kv_heads * shape.head_dim; }
   TestMatrix q, k, v, out, dout, dq, dk, dv, log_sum_exp;
-};
-
-/// device::Visibility of one sequence, which documents share. A position sees `window`, or all.
-struct Borders {
-  explicit Borders(const std::vector<int32_t>& lengths, int32_t window = INT32_MAX / 2) {
-    for (const int32_t length : lengths) {
-      const auto begin = static_cast<int32_t>(begins.size());
-      for (int32_t i = begin; i < begin + length; ++i) {
-        begins.push_back(std::max(begin, i - window + 1));
-        ends.push_back(std::min(begin + length, i + window));
-      }
-    }
-  }
-  std::vector<int32_t> begins, ends;
 };
 
 AttentionShape dense_shape(int64_t batch, int64_t seq, int64_t q_heads, int64_t kv_heads,
@@ -97,7 +84,7 @@ class FlashTest : public DeviceTest {
   /// roundings to the dtype, in the norm (of probabilities, of their gradients, of the result).
   /// `lengths`: of the documents that share the sequence; empty: one has it.
   void compare(AttentionShape shape, DType dtype, uint64_t seed,
-               const std::vector<int32_t>& lengths = {}, int32_t window = INT32_MAX / 2) {
+               const std::vector<int32_t>& lengths = {}, int32_t window = Borders::kAll) {
     const Borders borders(lengths, window);
     const auto begins = array(borders.begins);
     const auto ends = array(borders.ends);
@@ -304,7 +291,7 @@ template <FlashVariant kVariant>
 void check_all_counts() {
   struct Seen {
     std::vector<int32_t> lengths;
-    int32_t window = INT32_MAX / 2;
+    int32_t window = Borders::kAll;
   };
   for (const auto& [lengths, window] :
        {Seen{}, Seen{{200}}, Seen{{128, 72}}, Seen{{50, 1, 100, 49}}, Seen{{200}, 30}}) {

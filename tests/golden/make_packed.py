@@ -58,6 +58,17 @@ def loss_together(model, tokens, labels):
     return loss_of(model, tokens, labels, attention_mask=mask, position_ids=positions)
 
 
+def write_case(model, loss, tokens, labels, path):
+    """The batch, the sum of its losses and the gradients of that."""
+    model.zero_grad()
+    loss.backward()
+    tensors = {"grad." + name: p.grad.contiguous() for name, p in parameters_of(model).items()}
+    tensors["input_ids"] = tokens.to(torch.int32)
+    tensors["labels"] = labels.to(torch.int32)
+    tensors["loss_sum"] = loss.detach().reshape(1)
+    save_file(tensors, path)
+
+
 def write_family(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                               attn_implementation="eager").eval()
@@ -66,13 +77,7 @@ def write_family(folder):
     loss = loss_apart(model, tokens, labels)
     together = loss_together(model, tokens, labels)
     assert abs(loss.item() - together.item()) < 1e-5 * loss.item(), (loss.item(), together.item())
-    model.zero_grad()
-    loss.backward()
-    tensors = {"grad." + name: p.grad.contiguous() for name, p in parameters_of(model).items()}
-    tensors["input_ids"] = tokens.to(torch.int32)
-    tensors["labels"] = labels.to(torch.int32)
-    tensors["loss_sum"] = loss.detach().reshape(1)
-    save_file(tensors, folder / "packed.safetensors")
+    write_case(model, loss, tokens, labels, folder / "packed.safetensors")
     print(f"{folder.name}: loss {loss.item():.5f} apart, {together.item():.5f} together")
 
 

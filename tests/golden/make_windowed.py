@@ -8,10 +8,9 @@ import pathlib
 
 import torch
 import transformers
-from safetensors.torch import save_file
 
-from make_packed import loss_apart, loss_of, make_batch
-from make_parity import SEED, parameters_of
+from make_packed import loss_apart, loss_of, make_batch, write_case
+from make_parity import SEED
 
 FAMILY = "mistral"
 WINDOW = 5
@@ -22,17 +21,6 @@ def load(folder, window):
     config.sliding_window = window
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
-
-
-def write(model, loss, tokens, labels, path):
-    model.zero_grad()
-    loss.backward()
-    tensors = {"grad." + name: p.grad.contiguous() for name, p in parameters_of(model).items()}
-    tensors["input_ids"] = tokens.to(torch.int32)
-    tensors["labels"] = labels.to(torch.int32)
-    tensors["loss_sum"] = loss.detach().reshape(1)
-    save_file(tensors, path)
-    print(f"{path.name}: loss {loss.item():.5f}")
 
 
 def main():
@@ -49,7 +37,8 @@ def main():
     for name, loss in (("windowed", loss_of), ("windowed_packed", loss_apart)):
         value = loss(model, tokens, labels)
         assert abs(value.item() - loss(wide, tokens, labels).item()) > 1e-3 * value.item()
-        write(model, value, tokens, labels, folder / f"{name}.safetensors")
+        write_case(model, value, tokens, labels, folder / f"{name}.safetensors")
+        print(f"{name}: loss {value.item():.5f}")
 
 
 if __name__ == "__main__":

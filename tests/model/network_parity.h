@@ -22,12 +22,23 @@ class NetworkParity : public testing::TestWithParam<const char*> {
   NetworkParity() : NetworkParity("gradients.safetensors") {
     loss_sum_ = parity_["gradients"]["loss_sum"];
   }
+  /// Of a file that holds its loss. `window`: in the place of the model's.
+  NetworkParity(const std::string& file, std::optional<int32_t> document_end,
+                std::optional<int64_t> window)
+      : NetworkParity(file) {
+    loss_sum_ = double{golden_.read<float>("loss_sum").front()};
+    document_end_ = document_end;
+    window_ = window;
+  }
+
+ private:
   explicit NetworkParity(const std::string& file)
       : folder_(std::string(HEADRACE_SOURCE_DIR "/tests/golden/data/parity/") + GetParam()),
         reader_(folder_),
         golden_(folder_ + "/" + file),
         parity_(nlohmann::json::parse(std::ifstream(folder_ + "/parity.json"))) {}
 
+ protected:
   std::unique_ptr<NetworkHarness> make_harness(DType dtype, NetworkHarness::Options options) {
     const BatchShape shape{parity_["gradients"]["batch"], parity_["gradients"]["seq"],
                            document_end_.has_value()};
@@ -76,7 +87,7 @@ class NetworkParity : public testing::TestWithParam<const char*> {
   nlohmann::json parity_;
   double loss_sum_ = 0;
   std::optional<int32_t> document_end_;  ///< of packed sequences
-  std::optional<int64_t> window_;        ///< in the place of the model's
+  std::optional<int64_t> window_;
 };
 
 }  // namespace headrace::model

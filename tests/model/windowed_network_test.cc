@@ -7,15 +7,12 @@ namespace {
 /// Against transformers.
 class WindowedParity : public NetworkParity {
  protected:
-  explicit WindowedParity(const std::string& file = "windowed.safetensors") : NetworkParity(file) {
-    loss_sum_ = double{golden_.read<float>("loss_sum").front()};
-    window_ = 5;
-  }
+  WindowedParity() : NetworkParity("windowed.safetensors", std::nullopt, 5) {}
 };
 
-class WindowedPackedParity : public WindowedParity {
+class WindowedPackedParity : public NetworkParity {
  protected:
-  WindowedPackedParity() : WindowedParity("windowed_packed.safetensors") { document_end_ = 3; }
+  WindowedPackedParity() : NetworkParity("windowed_packed.safetensors", 3, 5) {}
 };
 
 TEST_P(WindowedParity, LossAndGradients) {

@@ -169,14 +169,14 @@ HR_FLASH void flash_hide(const Block& block, int offset, float hidden,
   }
 }
 
-/// What a row of the scores does not see of the streamed tile because it is of another document.
+/// What a row of the scores does not see of the streamed tile because a Visibility hides it.
 enum class FlashForeign : int {
   earlier_keys,   ///< rows are queries: keys before the first that they see
   later_queries,  ///< rows are keys: queries behind the last that sees them
 };
 
-/// That becomes `hidden`. `borders`: begin or end of each own row's document, less `at`, the
-/// position of the streamed tile; own rows from `there` on have none.
+/// That becomes `hidden`. `borders`: begin or end of what each own row sees or is seen by, counted
+/// as `at`, the position of the streamed tile; own rows from `there` on have none.
 template <class Tiles, FlashForeign kWhat, class Block>
 HR_FLASH void flash_hide_foreign(const Block& block, const int32_t* borders, int there, int at,
                                  float hidden, FlashSums<Block, Tiles, Tiles::kStreamed>& scores) {
