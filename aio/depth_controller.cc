@@ -9,7 +9,7 @@ namespace headrace::aio {
 namespace {
 
 constexpr double kGrowRatio = 1.03;
-constexpr double kShrinkRatio = 0.99;
+constexpr double kShrinkRatio = 0.985;
 
 }  // namespace
 
@@ -28,6 +28,7 @@ bool DepthController::is_candidate() const {
 void DepthController::begin(Phase phase) {
   phase_ = phase;
   windows_ = 0;
+  ratios_.clear();
   if (phase == Phase::grow) {
     candidate_ = static_cast<int>(std::min<int64_t>(int64_t{2} * current_, most_));
     if (candidate_ == current_) {
@@ -49,34 +50,42 @@ void DepthController::note_window(double rate) {
     }
     return;
   }
-  const auto pair = static_cast<size_t>(windows_) / 2;
-  (is_candidate() ? candidate_rates_ : current_rates_).at(pair) = rate;
-  if (++windows_ == 2 * kPairs) {
+  const bool is_second = windows_ % 2 == 1;
+  if (is_second) {
+    const double current = is_candidate() ? first_rate_ : rate;
+    const double candidate = is_candidate() ? rate : first_rate_;
+    ratios_.push_back(current > 0 ? candidate / current : 1.0);
+  }
+  first_rate_ = rate;
+  ++windows_;
+  if (is_second && ratios_.size() >= kPairsMin) {
     decide();
   }
 }
 
-void DepthController::decide() {
-  std::array<double, kPairs> ratios{};
-  for (size_t i = 0; i < ratios.size(); ++i) {
-    ratios[i] = current_rates_[i] > 0 ? candidate_rates_[i] / current_rates_[i] : 1.0;
+/// Whether the candidate's ratio is above the border; none: more pairs are needed.
+std::optional<bool> DepthController::is_above(double border) const {
+  const auto above =
+      std::count_if(ratios_.begin(), ratios_.end(), [&](double ratio) { return ratio > border; });
+  const auto pairs = static_cast<int64_t>(ratios_.size());
+  if (4 * above > 3 * pairs || 4 * above < pairs) {
+    return 2 * above > pairs;
   }
-  std::nth_element(ratios.begin(), ratios.begin() + kPairs / 2, ratios.end());
-  const double ratio = ratios[kPairs / 2];
-  if (phase_ == Phase::grow) {
-    const bool grows = ratio > kGrowRatio;
-    if (grows) {
-      current_ = candidate_;
-      has_grown_ = true;
-    }
-    begin(grows ? Phase::grow : has_grown_ ? Phase::rest : Phase::shrink);
+  return pairs < kPairsMax ? std::nullopt : std::optional(2 * above > pairs);
+}
+
+void DepthController::decide() {
+  const std::optional<bool> takes = is_above(phase_ == Phase::grow ? kGrowRatio : kShrinkRatio);
+  if (!takes) {
     return;
   }
-  const bool shrinks = ratio >= kShrinkRatio;
-  if (shrinks) {
+  if (*takes) {
     current_ = candidate_;
+    has_grown_ = has_grown_ || phase_ == Phase::grow;
+    begin(phase_);
+  } else {
+    begin(phase_ == Phase::grow && !has_grown_ ? Phase::shrink : Phase::rest);
   }
-  begin(shrinks ? Phase::shrink : Phase::rest);
 }
 
 }  // namespace headrace::aio

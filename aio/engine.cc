@@ -62,7 +62,7 @@ class Engine::Use {
 };
 
 int largest_depth(const IoEngineOptions& options) {
-  return options.adaptive_depth ? std::min(kDepthMax, 4 * options.queue_depth)
+  return options.adaptive_depth ? std::min(kDepthMax, kAdaptiveDepthGrowth * options.queue_depth)
                                 : options.queue_depth;
 }
 
@@ -73,7 +73,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, const IoEngineOptions& options)
       ready_(kReadyMax) {
   scheduler_.set_depth(options.queue_depth);
   if (options.adaptive_depth) {
-    tuner_.emplace(options.queue_depth, std::max(1, options.queue_depth / 4),
+    tuner_.emplace(options.queue_depth, std::min(kAdaptiveDepthMin, options.queue_depth),
                    largest_depth(options), options.block_size.count());
   }
   thread_ = std::thread([this] { run(); });

@@ -19,6 +19,8 @@
 namespace headrace::aio {
 
 inline constexpr int kDepthMax = 4096;
+inline constexpr int kAdaptiveDepthMin = 2;
+inline constexpr int kAdaptiveDepthGrowth = 16;  ///< at most so many times where it began
 
 /// Parts that an engine with these options may have in flight at once: what its backend must hold.
 int largest_depth(const IoEngineOptions& options);

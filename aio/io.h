@@ -66,7 +66,8 @@ struct IoEngineOptions {
   BackendKind backend = BackendKind::io_uring;  ///< falls back to thread_pool with one log line why
   Bytes block_size{1 << 20};                    ///< a request is cut into parts of this size
   int queue_depth = 64;                         ///< parts in flight, reads and writes together
-  /// The engine looks for the best depth from queue_depth / 4 to 4 * queue_depth while it runs.
+  /// The engine looks for the smallest depth that reaches the best rate while it runs: from 2 to
+  /// 16 * queue_depth, beginning at queue_depth.
   bool adaptive_depth = false;
   bool direct = true;  ///< O_DIRECT; falls back to buffered with one log line where refused
   int threads = 8;     ///< of the thread pool backend

@@ -35,7 +35,7 @@ class Task {
     engine.block_size = options.block_size;
     engine.queue_depth = options.queue_depth * options.parallelism;
     engine_ = IoEngine::create(engine);
-    engine_->register_memory({buffer_.data(), static_cast<size_t>(options.io_size.count())});
+    engine_->register_memory(buffer_.bytes());
     if (options.validate) {
       other_ = std::make_unique<HugeMemory>(options.io_size);
     }

@@ -1,8 +1,10 @@
 #include "aio/probe_load.h"
 
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -15,17 +17,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The slots of one run. Completions are noted on the engine's thread; the caller's thread sends.
+/// One run. Completions are noted on the engine's thread; the caller's thread sends.
 class ClosedLoop {
  public:
   ClosedLoop(IoEngine& engine, const LoadPlan& plan)
       : engine_(engine),
         plan_(plan),
         blocks_(plan.file_size / plan.block_size),
-        sent_at_(static_cast<size_t>(plan.slots)) {
-    HR_CHECK(plan.slots > 0 && blocks_ >= 2, "slots={} blocks={}", plan.slots, blocks_);
-    for (int slot = 0; slot < plan.slots; ++slot) {
-      free_.push_back(slot);
+        sent_at_(plan.memory.size() / static_cast<size_t>(plan.block_size.count())) {
+    HR_CHECK(plan.slots > 0 && blocks_ >= 2 && sent_at_.size() >= static_cast<size_t>(plan.slots),
+             "slots={} blocks={} memory={}", plan.slots, blocks_, plan.memory.size());
+    for (size_t place = 0; place < sent_at_.size(); ++place) {
+      free_.push_back(place);
     }
   }
   ClosedLoop(const ClosedLoop&) = delete;
@@ -37,8 +40,8 @@ class ClosedLoop {
     begin_ = Clock::now();
     counted_from_ = begin_ + std::chrono::duration_cast<Clock::duration>(
                                  std::chrono::duration<double>(plan_.warm_seconds));
-    for (int slot = next_slot(); slot >= 0; slot = next_slot()) {
-      send(slot);
+    while (const auto place = next_place()) {
+      send(*place);
     }
     if (plan_.one_pass) {
       drain();  // the whole file counts
@@ -60,25 +63,25 @@ class ClosedLoop {
  private:
   bool is_cancelled() const { return plan_.cancelled != nullptr && plan_.cancelled->load(); }
 
-  /// Waits for a slot; -1 when the run is over.
-  int next_slot() {
+  /// Waits until one more may be in flight; none when the run is over.
+  std::optional<size_t> next_place() {
     std::unique_lock lock(mutex_);
     for (;;) {
       const bool is_over = seconds_between(begin_, Clock::now()) >= plan_.seconds ||
                            (plan_.one_pass && result_.blocks_sent == blocks_);
       if (error_ || is_over || is_cancelled()) {
-        return -1;
+        return std::nullopt;
       }
-      if (!free_.empty()) {
-        const int slot = free_.back();
-        free_.pop_back();
-        return slot;
+      if (sent_at_.size() - free_.size() < static_cast<size_t>(plan_.slots)) {
+        const size_t place = free_.front();
+        free_.pop_front();
+        return place;
       }
       changed_.wait_for(lock, std::chrono::milliseconds(20));
     }
   }
 
-  void send(int slot) {
+  void send(size_t place) {
     const int64_t sent = result_.blocks_sent++;
     const bool is_write =
         plan_.kind == LoadKind::write || (plan_.kind == LoadKind::mixed && sent % 2 == 1);
@@ -88,22 +91,23 @@ class ClosedLoop {
       block = is_write ? half + writes_++ % (blocks_ - half) : reads_++ % half;
     }
     const int64_t size = plan_.block_size.count();
-    sent_at_[static_cast<size_t>(slot)] = Clock::now();
+    sent_at_[place] = Clock::now();
     const IoRequest request{.operation = is_write ? IoOperation::write : IoOperation::read,
                             .io_class = is_write ? IoClass::write_back : IoClass::demand,
                             .file = plan_.file,
                             .offset = block * size,
-                            .data = plan_.memory + slot * size,
+                            .data = plan_.memory.data() + static_cast<int64_t>(place) * size,
                             .length = plan_.block_size};
     try {
-      engine_.submit(request).on_done(
-          [this, slot, is_write](const std::exception_ptr& error) { end(slot, is_write, error); });
+      engine_.submit(request).on_done([this, place, is_write](const std::exception_ptr& error) {
+        end(place, is_write, error);
+      });
     } catch (...) {
-      end(slot, is_write, std::current_exception());
+      end(place, is_write, std::current_exception());
     }
   }
 
-  void end(int slot, bool is_write, const std::exception_ptr& error) {
+  void end(size_t place, bool is_write, const std::exception_ptr& error) {
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(mutex_);
     if (error && !error_) {
@@ -115,9 +119,9 @@ class ClosedLoop {
     if (!error && is_counting_ && now >= counted_from_) {
       result_.bytes += plan_.block_size.count();
       (is_write ? result_.write_ms : result_.read_ms)
-          .push_back(seconds_between(sent_at_[static_cast<size_t>(slot)], now) * 1e3);
+          .push_back(seconds_between(sent_at_[place], now) * 1e3);
     }
-    free_.push_back(slot);
+    free_.push_back(place);
     changed_.notify_all();  // under the lock: the waiter may destroy this object
   }
 
@@ -156,8 +160,8 @@ class ClosedLoop {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<int> free_;
-  std::vector<Clock::time_point> sent_at_;  ///< by slot; written while the slot is the sender's
+  std::deque<size_t> free_;  ///< places of a block in memory, the longest unused first
+  std::vector<Clock::time_point> sent_at_;  ///< by place; written while it is the sender's
   LoadResult result_;
   std::vector<int64_t> sample_bytes_;
   std::exception_ptr error_;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "aio/io.h"
@@ -21,9 +22,11 @@ struct LoadPlan {
   Bytes file_size;
   Bytes block_size;
   int slots = 1;
-  std::byte* memory = nullptr;  ///< slots * block_size bytes
-  double seconds = 1;           ///< stops after so long
-  double warm_seconds = 0;      ///< transfers that end before this are not counted
+  /// At least slots * block_size bytes. All of it is used in turn, as the arena of a run is: some
+  /// virtual disks are half as fast again where few buffers stay in the processor's caches.
+  std::span<std::byte> memory;
+  double seconds = 1;       ///< stops after so long
+  double warm_seconds = 0;  ///< transfers that end before this are not counted
   bool one_pass = false;
   double sample_seconds = 0;  ///< above 0: bytes per interval of this length are noted
   const std::atomic<bool>* cancelled = nullptr;

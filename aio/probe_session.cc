@@ -65,8 +65,7 @@ ProbeSession::Opened ProbeSession::open(Bytes block_size, int queue_depth,
   options.submission = mode;
   Opened opened;
   opened.engine = IoEngine::create(options);
-  const Bytes used = std::min(block_size * queue_depth, memory_.size());
-  opened.engine->register_memory({memory_.data(), static_cast<size_t>(used.count())});
+  opened.engine->register_memory(memory_.bytes());
   opened.file = opened.engine->open(scratch_.path(), false);
   return opened;
 }
@@ -78,7 +77,7 @@ LoadPlan ProbeSession::plan(const Opened& opened, LoadKind kind, Bytes file_size
           .file_size = file_size,
           .block_size = block_size,
           .slots = queue_depth,
-          .memory = memory_.data(),
+          .memory = memory_.bytes(),
           .seconds = seconds,
           .cancelled = options_.cancelled};
 }

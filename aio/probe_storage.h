@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "base/units.h"
@@ -48,6 +49,7 @@ class HugeMemory {
 
   std::byte* data() const { return data_; }
   Bytes size() const { return size_; }
+  std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(size_.count())}; }
   /// Writes every byte: values that no drive compresses or stores once for several blocks. They
   /// depend on the seed alone.
   void fill_random(uint64_t seed = 0);

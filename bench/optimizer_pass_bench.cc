@@ -18,6 +18,7 @@
 #include "base/median.h"
 #include "base/random.h"
 #include "base/seconds.h"
+#include "engine/config/settings.h"
 #include "engine/executor.h"
 #include "engine/learned_costs.h"
 #include "engine/master_weights.h"
@@ -35,7 +36,7 @@ struct Options {
   int64_t elements = int64_t{128} << 20;
   int64_t shard = int64_t{4} << 20;
   std::string block = "1MiB";
-  int depth = 256;
+  int depth = 0;
   int rounds = 5;
   bool verify = true;
   std::string policy = "optimal";
@@ -309,7 +310,8 @@ class Kernel {
 void run(const Options& options) {
   aio::IoEngineOptions io_options;
   io_options.block_size = parse_bytes(options.block, "--block");
-  io_options.queue_depth = options.depth;
+  io_options.adaptive_depth = options.depth == 0;
+  io_options.queue_depth = options.depth > 0 ? options.depth : engine::AioSettings().queue_depth;
   const std::shared_ptr<aio::IoEngine> io = aio::IoEngine::create(io_options);
   const Bytes budget = parse_bytes(options.host_memory, "--host-memory");
   tiers::HostMemory pass_memory(budget, true);
@@ -377,7 +379,9 @@ int main(int argc, char** argv) {
   app.add_option("--elements", options.elements, "weights in all");
   app.add_option("--shard", options.shard, "weights updated at a time");
   app.add_option("--block", options.block, "bytes per I/O part");
-  app.add_option("--depth", options.depth, "I/O parts in flight");
+  app.add_option(
+      "--depth", options.depth,
+      "I/O parts in flight; 0: looked for while it runs, as training without aio.queue_depth does");
   app.add_option("--rounds", options.rounds, "alternations");
   app.add_option("--policy", options.policy, "of the schedule")->check_one_of({"optimal", "lru"});
   app.add_flag("--verify,!--no-verify", options.verify, "check the checksums of reads");

@@ -17,6 +17,9 @@ def io_rows(report):
         fio = statistics.median(entry["fio"]["gb_per_second"])
         yield name, f"{ours:.2f} GB/s", f"{fio:.2f} GB/s", entry["rate_ratio"]
         cpu = [statistics.median(entry[key]["cpu_seconds_per_gb"]) for key in ("ours", "fio_with_our_settings")]
+        same = statistics.median(entry["fio_with_our_settings"]["gb_per_second"])
+        yield (f"{entry['mode']}, {objects} objects, against fio with the same settings",
+               f"{ours:.2f} GB/s", f"{same:.2f} GB/s", entry["rate_ratio_same"])
         yield (f"{entry['mode']}, {objects} objects, CPU time against fio with the same settings (lower is better)",
                f"{cpu[0]:.4f} s/GB", f"{cpu[1]:.4f} s/GB", entry["cpu_ratio_same"])
 

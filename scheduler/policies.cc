@@ -14,8 +14,10 @@ namespace {
 /// Whether reuse or early fetches pay more depends on which lane binds when, which only the whole
 /// schedule shows: the plans are made and simulated. From pure reuse to mostly early fetches.
 constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}}};
-/// Longer traces get the first plan only; their compilation has to stay below a second.
-constexpr size_t kMaxOperationsToCompare = 2000;
+/// Longer traces get few plans, and still longer ones the first only: a plan takes a second for
+/// some 20,000 operations.
+constexpr size_t kOperationsForAllPlans = 4000;
+constexpr size_t kOperationsForFewPlans = 16000;
 /// Worth of a second less on the drive in seconds of the step: it wears the drive less, and what
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
@@ -109,11 +111,12 @@ class OptimalPolicy final : public Policy {
   explicit OptimalPolicy(PolicyEffort effort) : effort_(effort) {}
   std::string_view name() const override { return "optimal"; }
   Schedule compile(const CompileInput& input) const override {
-    if (input.trace->operations.size() > kMaxOperationsToCompare) {
+    const size_t operations = input.trace->operations.size();
+    if (operations > kOperationsForFewPlans) {
       return compile_with(input, FarthestUse(input, kWeights[0]));
     }
     Contest contest(input);
-    if (effort_ == PolicyEffort::quick) {
+    if (effort_ == PolicyEffort::quick || operations > kOperationsForAllPlans) {
       // The first and the last of a kind: the most unlike each other.
       contest.enter(FarthestUse(input, kWeights.front()));
       contest.enter(FarthestUse(input, kWeights.back()));

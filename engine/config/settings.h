@@ -83,7 +83,7 @@ enum class IoBackendChoice : uint8_t { automatic, io_uring, thread_pool };
 
 struct AioSettings {
   Bytes block_size{1 << 20};
-  int queue_depth = 64;         ///< requests in flight per thread
+  int queue_depth = 16;         ///< requests in flight per thread
   bool adaptive_depth = false;  ///< queue_depth is where it starts
   int threads = 1;              ///< a ring needs none: there it multiplies queue_depth
   IoBackendChoice backend = IoBackendChoice::automatic;

@@ -104,6 +104,42 @@ TEST(DepthController, OutliersDoNotDecide) {
   EXPECT_EQ(controller.settled_depth(), 64);
 }
 
+/// Where a controller settles on a device whose windows swing by 7 %, as a shared drive's do.
+std::vector<int> settled_on_noisy(int knee, int start) {
+  std::vector<int> depths;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Random random(seed, 0);
+    const auto noise = [&] {
+      double sum = 0;  // of 12 uniform numbers: variance 1
+      for (int i = 0; i < 12; ++i) {
+        sum += uniform_from(random.next_u32());
+      }
+      return 1 + 0.07 * (sum - 6);
+    };
+    DepthController controller(start, 2, 256);
+    run(
+        controller, [&](int depth) { return saturating(knee)(depth) * noise(); }, 600, 2, 256);
+    depths.push_back(controller.settled_depth());
+  }
+  std::sort(depths.begin(), depths.end());
+  return depths;
+}
+
+TEST(DepthController, NoiseOfTheDriveHardlyMovesIt) {
+  struct Case {
+    int knee;
+    int least;
+    int most;
+  };
+  for (const Case& one : {Case{8, 8, 32}, Case{16, 16, 32}, Case{64, 64, 128}}) {
+    const std::vector<int> depths = settled_on_noisy(one.knee, 16);
+    EXPECT_EQ(depths[depths.size() / 2], one.knee) << "knee " << one.knee;
+    // Nine of ten.
+    EXPECT_GE(depths[2], one.least) << "knee " << one.knee;
+    EXPECT_LE(depths[depths.size() - 3], one.most) << "knee " << one.knee;
+  }
+}
+
 TEST(DepthController, AnyRatesKeepTheBounds) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Random random(seed, 0);

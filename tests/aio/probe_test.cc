@@ -134,7 +134,7 @@ TEST(ProbeLoad, ErrorsAreThrownAfterTheLastEnd) {
                 .file_size = kMiB * 4,
                 .block_size = kKiB * 256,
                 .slots = 16,
-                .memory = memory.data(),
+                .memory = memory.span(),
                 .seconds = 0.2};
   const LoadResult good = run_load(*engine, plan);
   EXPECT_GT(good.rate(), 0.0);
@@ -148,6 +148,24 @@ TEST(ProbeLoad, ErrorsAreThrownAfterTheLastEnd) {
   const LoadResult pass = run_load(*engine, plan);
   EXPECT_EQ(pass.blocks_sent, 16);
   EXPECT_EQ(pass.bytes, 4 << 20);
+}
+
+TEST(ProbeLoad, UsesAllOfItsMemoryInTurn) {
+  const auto engine =
+      create_simulated_engine(std::make_shared<SimulatedDisk>(SimulatedDiskOptions{}), {});
+  const FileId file = engine->open("disk", true);
+  engine->allocate(file, kMiB * 4);  // zeros
+  const TestMemory memory(1 << 20);
+  std::fill(memory.span().begin(), memory.span().end(), std::byte{0xAB});
+  run_load(*engine, {.kind = LoadKind::read,
+                     .file = file,
+                     .file_size = kMiB * 4,
+                     .block_size = kKiB * 64,
+                     .slots = 2,
+                     .memory = memory.span(),
+                     .seconds = 60,
+                     .one_pass = true});
+  EXPECT_EQ(std::count(memory.span().begin(), memory.span().end(), std::byte{0xAB}), 0);
 }
 
 TEST(Probe, MemoryFileSystemsAreNamed) {
@@ -174,7 +192,7 @@ TEST(ProbeLoad, SamplesAddUpToWhatWasWritten) {
                                                .file_size = kMiB * 8,
                                                .block_size = kKiB * 64,
                                                .slots = 4,
-                                               .memory = memory.data(),
+                                               .memory = memory.span(),
                                                .seconds = 0.25,
                                                .sample_seconds = 0.02});
   ASSERT_GE(result.samples.rates.size(), 12U);

@@ -120,7 +120,7 @@ int most_in_flight(bool adaptive, double seconds) {
 
 TEST(AdaptiveDepth, GrowsWhileItBringsRateAndKeepsItsBound) {
   EXPECT_EQ(most_in_flight(false, 0.2), 4);
-  EXPECT_EQ(most_in_flight(true, 1.8), 16);
+  EXPECT_EQ(most_in_flight(true, 1.8), 64);
 }
 
 }  // namespace

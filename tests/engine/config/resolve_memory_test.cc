@@ -173,7 +173,7 @@ TEST(ResolveLiveness, LimitsThatAreNotReadAreNamed) {
 TEST(ResolveAioKeys, AreTaken) {
   const AioSettings standard = settings_of("").aio;
   EXPECT_EQ(standard.block_size, kMiB);
-  EXPECT_EQ(standard.requests_in_flight(), 64);
+  EXPECT_EQ(standard.requests_in_flight(), 16);
   EXPECT_EQ(standard.backend, IoBackendChoice::automatic);
   EXPECT_TRUE(standard.verify_reads);
   EXPECT_TRUE(standard.adaptive_depth);
