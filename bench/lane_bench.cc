@@ -19,6 +19,7 @@ struct Options {
   std::string folder;
   bool machine = false;
   std::string only;
+  int depth = bench::LaneSetting().io_depth;
   int warm_up = 3;
   int steps = 3;
 };
@@ -48,7 +49,8 @@ void run(const Options& options) {
       "| share | MiB nvme / "
       "link predicted | moved |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   std::vector<double> errors;
-  for (const bench::LaneSetting& setting : settings_of(options)) {
+  for (bench::LaneSetting& setting : settings_of(options)) {
+    setting.io_depth = options.depth;
     if (setting.name.find(options.only) == std::string::npos) {
       continue;
     }
@@ -81,6 +83,9 @@ int main(int argc, char** argv) {
   app.add_option("--folder", options.folder, "Folder for files, on the drive to use")->required();
   app.add_flag("--machine", options.machine, "At the machine's own rates");
   app.add_option("--only", options.only, "Settings whose name contains this");
+  app.add_option("--depth", options.depth, "I/O parts in flight")
+      ->check_positive()
+      ->capture_default_str();
   app.add_option("--warm-up", options.warm_up, "Steps before the measured ones");
   app.add_option("--steps", options.steps, "Measured steps");
   if (const auto exit_code = app.parse(argc, argv)) {

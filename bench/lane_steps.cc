@@ -6,7 +6,6 @@
 
 #include "base/median.h"
 #include "base/random.h"
-#include "engine/config/settings.h"
 #include "engine/run_plan.h"
 #include "model/checkpoint.h"
 
@@ -64,7 +63,7 @@ engine::EngineOptions options_of(const LaneSetting& setting, const model::ModelC
   options.pin_memory = false;
   options.nvme_paths = {folder};
   options.nvme_budget = kGiB * 8;
-  options.io.queue_depth = engine::AioSettings().queue_depth;
+  options.io.queue_depth = setting.io_depth;
   options.io.limits.read_bytes_per_second = setting.nvme_read;
   options.io.limits.write_bytes_per_second = setting.nvme_write;
   options.io.limits.both_bytes_per_second = setting.nvme_both;

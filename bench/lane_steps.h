@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/settings.h"
 #include "engine/engine.h"
 #include "model/model_config.h"
 
@@ -23,6 +24,7 @@ struct LaneSetting {
   std::optional<Tier> optimizer = Tier::nvme;
   int64_t micro_batches = 1;
   std::string policy = "optimal";
+  int io_depth = engine::AioSettings().queue_depth;  ///< I/O parts in flight
 
   // 0: as fast as the machine.
   double nvme_read = 300e6;  ///< bytes per second
