@@ -43,9 +43,19 @@ inline std::unique_ptr<Device> make_fake_cuda_device() {
   return std::make_unique<cuda::CudaDevice>(std::make_shared<FakeCuda>(), 0);
 }
 
+/// Whatever is posted comes out of a graph.
+inline std::unique_ptr<Device> make_fake_cuda_device_of_graphs() {
+  GpuOptions how;
+  how.graphs.use = GraphUse::on;
+  how.graphs.least_launches = 1;
+  how.graphs.captured_at = 1;
+  return std::make_unique<cuda::CudaDevice>(std::make_shared<FakeCuda>(), 0, how);
+}
+
 inline std::vector<DeviceFactory> all_devices() {
   std::vector<DeviceFactory> devices = {{"cpu", make_cpu_device},
-                                        {"fake_cuda", make_fake_cuda_device}};
+                                        {"fake_cuda", make_fake_cuda_device},
+                                        {"fake_cuda_graphs", make_fake_cuda_device_of_graphs}};
   if (const GpuSearch search = headrace::test::find_gpu_for_tests(); search.gpu) {
     const auto make = [found = *search.gpu] { return found.make_device({}); };
     // Tensor cores keep some 14 bits of a sum of fp8 products (DeepSeek-AI 2024, "DeepSeek-V3
