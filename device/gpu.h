@@ -21,10 +21,11 @@ enum class GraphUse : uint8_t {
 /// Limits other than these are for tests.
 struct GraphOptions {
   GraphUse use = GraphUse::off;
-  int64_t least_launches = 4;      ///< fewer are posted one by one
-  int64_t captured_at = 2;         ///< the time of their coming from which on they may be a graph
-  int64_t most_known = 2048;       ///< what has not come among so many others is forgotten
-  Bytes most_memory = kMiB * 128;  ///< of the GPU, in graphs; the headroom of a budget holds it
+  int64_t least_launches = 4;  ///< fewer are posted one by one
+  int64_t captured_at = 2;     ///< the time of their coming from which on they may be a graph
+  int64_t most_known = 2048;   ///< what has not come among so many others is forgotten
+  Bytes most_memory{
+      int64_t{128} << 20};  ///< of the GPU, in graphs; the headroom of a budget holds it
 };
 
 /// How a GPU computes.

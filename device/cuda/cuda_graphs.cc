@@ -200,10 +200,11 @@ bool GraphCache::is_ok(Status status, const char* call) {
 
 void GraphCache::refuse(const std::string& reason) {
   is_refused_ = true;
-  log_message_once(LogLevel::warning, "cuda-graphs " + reason,
-                   fmt::format("CUDA graphs are not used any more on {}: kernels are launched one "
-                               "by one, which small models notice ({})",
-                               gpu_.describe(), reason));
+  log_warning(
+      "CUDA graphs are not used any more on {}: kernels are launched one by one, which small "
+      "models "
+      "notice ({})",
+      gpu_.describe(), reason);
 }
 
 }  // namespace headrace::device::cuda
