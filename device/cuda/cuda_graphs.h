@@ -55,6 +55,11 @@ class GraphCache {
     Bytes memory;
   };
 
+  struct Retired {
+    GraphExecHandle graph = nullptr;
+    Bytes memory;
+  };
+
   Known& find(const std::string& key);
   void forget_old();
   void retire(Known& known);
@@ -73,11 +78,7 @@ class GraphCache {
   int64_t now_ = 0;         ///< lists that have come
   std::list<Known> known_;  ///< the one that came last in front
   std::unordered_map<std::string_view, std::list<Known>::iterator> by_key_;
-  Bytes memory_;  ///< of graphs, those in `retired_` counted
-  struct Retired {
-    GraphExecHandle graph;
-    Bytes memory;
-  };
+  Bytes memory_;                  ///< of graphs, those in `retired_` counted
   std::vector<Retired> retired_;  ///< may be running still
   // One list at a time is measured.
   EventHandle begin_ = nullptr;

@@ -58,6 +58,8 @@ class CudaStream : public Stream {
   /// `ranges` says which host memory is registered. Both must outlive the stream.
   CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string name,
              const GraphOptions& graphs = {});
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
   ~CudaStream() override;
 
   void copy_async(void* target, const void* source, Bytes size) override;

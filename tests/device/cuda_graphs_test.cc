@@ -295,16 +295,19 @@ TEST_P(CudaGraphFaults, LeaveTheStepAsItIs) {
 
 INSTANTIATE_TEST_SUITE_P(
     Calls, CudaGraphFaults,
-    ::testing::Values(Fault{"stream_begin_capture", GraphUse::on},
-                      Fault{"stream_end_capture", GraphUse::on},
-                      Fault{"graph_instantiate", GraphUse::on}, Fault{"graph_launch", GraphUse::on},
-                      Fault{"graph_launch", GraphUse::on, 2},
-                      Fault{"graph_destroy", GraphUse::on, 0, false},
-                      Fault{"memory_info", GraphUse::on}, Fault{"memory_info", GraphUse::on, 1},
-                      Fault{"launch", GraphUse::on, 4}, Fault{"lt_multiply", GraphUse::on, 1},
-                      Fault{"timed_event_create", GraphUse::measured},
-                      Fault{"timed_event_create", GraphUse::measured, 1},
-                      Fault{"event_elapsed", GraphUse::measured}),
+    ::testing::Values(
+        Fault{"stream_begin_capture", GraphUse::on}, Fault{"stream_end_capture", GraphUse::on},
+        Fault{"graph_instantiate", GraphUse::on}, Fault{"graph_launch", GraphUse::on},
+        Fault{"graph_launch", GraphUse::on, 2}, Fault{"graph_destroy", GraphUse::on, 0, false},
+        Fault{"memory_info", GraphUse::on}, Fault{"memory_info", GraphUse::on, 1},
+        Fault{"launch", GraphUse::on, 4}, Fault{"lt_multiply", GraphUse::on, 1},
+        Fault{"timed_event_create", GraphUse::measured},
+        Fault{"timed_event_create", GraphUse::measured, 1},
+        Fault{"event_elapsed", GraphUse::measured},
+        // Before and behind the list that is measured; the stream's own are two.
+        Fault{"event_record", GraphUse::measured, 2}, Fault{"event_record", GraphUse::measured, 3},
+        // At the end of the stream.
+        Fault{"graph_executable_destroy", GraphUse::on, 0, false}),
     [](const auto& made) {
       return fmt::format("{}_after_{}", made.param.call, made.param.skipped);
     });
