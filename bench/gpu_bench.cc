@@ -11,6 +11,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,10 @@ struct Sizes {
   Bytes copy = kGiB;
   double seconds = 0.2;  ///< of one measurement, at least
 };
+
+Sizes small_block() {
+  return {128, 512, 1408, 8, 4, 64, 512, kMiB};
+}
 
 Sizes quick_sizes() {
   return {128, 128, 256, 4, 2, 32, 128, kMiB, 0};
@@ -325,8 +330,13 @@ void measure_attention(Bench& bench, double product_rate, int64_t head_dim) {
   bench.release();
 }
 
-/// A block of the 8B shape.
-void measure_block(Bench& bench, double product_rate) {
+struct BlockTime {
+  double seconds = 0;
+  double flop = 0;
+};
+
+/// Forward and backward pass of a block, two operations as in training.
+BlockTime time_block(Bench& bench) {
   const Sizes& s = bench.sizes();
   model::ModelConfig config = model::preset_config("mistral-7b");
   config.vocab_size = 256;
@@ -352,14 +362,35 @@ void measure_block(Bench& bench, double product_rate) {
   const model::SavedValues whole;  // all of the block is computed again
   const double seconds = bench.seconds_of([&] {
     network.block_forward(bench.stream(), weights, in.data, out.data, whole, scratch);
+    bench.stream().record();
     network.block_backward(bench.stream(), weights, in.data, out.data, out.data, dweights, whole,
                            scratch);
+    bench.stream().record();
   });
   const double flop =
       network.block_forward_flops().total() + network.block_backward_flops(whole.level).total();
-  print_row(fmt::format("block forward and backward, sequence {}", s.tokens), flop / seconds / 1e12,
-            "TFLOP/s", product_rate / 1e12, "the product");
   bench.release();
+  return {seconds, flop};
+}
+
+/// A block of the 8B shape.
+void measure_block(Bench& bench, double product_rate) {
+  const BlockTime time = time_block(bench);
+  print_row(fmt::format("block forward and backward, sequence {}", bench.sizes().tokens),
+            time.flop / time.seconds / 1e12, "TFLOP/s", product_rate / 1e12, "the product");
+}
+
+/// A block that takes the CPU longer to launch than the GPU to run, launched and as CUDA graphs.
+void measure_graphs(const device::GpuFound& gpu, const Sizes& sizes) {
+  const auto rate = [&](device::GraphUse use) {
+    const auto device = gpu.make_device({.graphs = {.use = use}});
+    Bench bench(*device, sizes);
+    return 1 / time_block(bench).seconds;
+  };
+  const double launched = rate(device::GraphUse::off);
+  const std::string name = fmt::format("block of {} tokens, hidden {}", sizes.tokens, sizes.hidden);
+  print_row(name + ", launched", launched, "per second", launched, "itself");
+  print_row(name + ", CUDA graphs", rate(device::GraphUse::on), "per second", launched, "launched");
 }
 
 void measure_link(Bench& bench) {
@@ -389,18 +420,18 @@ void measure_link(Bench& bench) {
 
 int run(bool on_cpu, bool quick) {
   std::unique_ptr<device::Device> device;
-  bool has_fp8 = true;
+  std::optional<device::GpuFound> gpu;
   if (on_cpu) {
     device = device::make_cpu_device();
   } else {
-    const device::GpuSearch search = device::find_gpu();
-    if (!search.gpu) {
+    device::GpuSearch search = device::find_gpu();
+    gpu = std::move(search.gpu);
+    if (!gpu) {
       fmt::print(stderr, "gpu_bench: {}\n", search.refusal);
       return 1;
     }
-    fmt::print("{}\n\n", search.gpu->description);
-    device = search.gpu->make_device({});
-    has_fp8 = search.gpu->has_fp8;
+    fmt::print("{}\n\n", gpu->description);
+    device = gpu->make_device({});
   }
   Bench bench(*device, quick ? quick_sizes() : Sizes());
   fmt::print("| what | rate | limit |\n|---|---|---|\n");
@@ -413,13 +444,16 @@ int run(bool on_cpu, bool quick) {
   const double fp32 = measure_product(bench, DType::f32);
   print_row("matrix product, bf16", bf16 / 1e12, "TFLOP/s", bf16 / 1e12, "itself");
   print_row("matrix product, fp32", fp32 / 1e12, "TFLOP/s", bf16 / 1e12, "bf16");
-  if (has_fp8) {
+  if (!gpu || gpu->has_fp8) {
     measure_fp8(bench, copy_rate, bf16);
   }
   measure_attention(bench, bf16, bench.sizes().head_dim);
   measure_attention(bench, bf16, bench.sizes().head_dim / 2);
   measure_block(bench, bf16);
   measure_link(bench);
+  if (gpu) {
+    measure_graphs(*gpu, quick ? quick_sizes() : small_block());
+  }
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,11 +11,29 @@
 
 namespace headrace::device {
 
+/// When launches that come again in the same form are replayed as one CUDA graph.
+enum class GraphUse : uint8_t {
+  off,
+  measured,  ///< where they keep the CPU longer than the GPU
+  on,
+};
+
+/// Limits other than these are for tests.
+struct GraphOptions {
+  GraphUse use = GraphUse::off;
+  int64_t least_launches = 4;  ///< fewer are posted one by one
+  int64_t captured_at = 2;     ///< the time of their coming from which on they may be a graph
+  int64_t most_known = 2048;   ///< what has not come among so many others is forgotten
+  Bytes most_memory{
+      int64_t{128} << 20};  ///< of the GPU, in graphs; the headroom of a budget holds it
+};
+
 /// How a GPU computes.
 struct GpuOptions {
   /// fp32 products may round their operands to tf32 (10 bits of mantissa), which is several times
   /// as fast.
   bool tf32 = false;
+  GraphOptions graphs;
 };
 
 /// A GPU that can be used.

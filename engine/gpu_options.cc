@@ -9,6 +9,12 @@
 
 namespace headrace::engine {
 
+namespace {
+
+constexpr Bytes kLeastHeadroom{int64_t{512} << 20};
+
+}  // namespace
+
 std::optional<device::GpuFound> find_gpu_for(const Settings& settings) {
   if (settings.compute != ComputePlace::device) {
     return std::nullopt;
@@ -35,8 +41,9 @@ std::optional<int> memory_node_for(const std::optional<int>& gpu_node, const Mem
 
 Bytes gpu_headroom(Bytes memory) {
   // For what the CUDA driver and cuBLASLt take while they run: kernels that are loaded, local
-  // memory, the rounding of allocations.
-  return std::max(kMiB * 512, Bytes(memory.count() / 50));
+  // memory, the rounding of allocations, CUDA graphs.
+  static_assert(device::GraphOptions().most_memory.count() * 4 <= kLeastHeadroom.count());
+  return std::max(kLeastHeadroom, Bytes(memory.count() / 50));
 }
 
 void check_fp8(const Settings& settings, const device::GpuFound& gpu) {

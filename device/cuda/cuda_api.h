@@ -8,11 +8,15 @@
 // CUDA's own handles, so that no CUDA header is needed here.
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
 
 namespace headrace::device::cuda {
 
 using StreamHandle = CUstream_st*;
 using EventHandle = CUevent_st*;
+using GraphHandle = CUgraph_st*;
+using GraphExecHandle = CUgraphExec_st*;
 
 /// What a call of the CUDA runtime or of cuBLASLt returned.
 struct Status {
@@ -101,10 +105,22 @@ class CudaApi {
   virtual Status stream_wait_event(StreamHandle stream, EventHandle event) = 0;
   /// Without timing; who waits for it sleeps.
   virtual Status event_create(EventHandle* event) = 0;
+  virtual Status timed_event_create(EventHandle* event) = 0;
   virtual Status event_destroy(EventHandle event) = 0;
   virtual Status event_record(EventHandle event, StreamHandle stream) = 0;
   virtual Status event_query(EventHandle event) = 0;
   virtual Status event_synchronize(EventHandle event) = 0;
+  /// Of two timed events that were recorded; kNotReady before both are reached.
+  virtual Status event_elapsed(float* milliseconds, EventHandle begin, EventHandle end) = 0;
+
+  /// From here to the end of the capture, calls on the stream come from the calling thread, which
+  /// calls nothing else (cudaStreamCaptureModeThreadLocal), and become nodes of a graph.
+  virtual Status stream_begin_capture(StreamHandle stream) = 0;
+  virtual Status stream_end_capture(StreamHandle stream, GraphHandle* graph) = 0;
+  virtual Status graph_instantiate(GraphExecHandle* executable, GraphHandle graph) = 0;
+  virtual Status graph_destroy(GraphHandle graph) = 0;
+  virtual Status graph_launch(GraphExecHandle executable, StreamHandle stream) = 0;
+  virtual Status graph_executable_destroy(GraphExecHandle executable) = 0;
 
   /// The direction follows from the addresses. Not asynchronous where a side is pageable.
   virtual Status copy(void* target, const void* source, size_t size, StreamHandle stream) = 0;
@@ -123,7 +139,7 @@ class CudaApi {
 };
 
 /// Version of CudaApi and of launch.h: binary and library must agree.
-inline constexpr uint32_t kCudaApiVersion = 3;
+inline constexpr uint32_t kCudaApiVersion = 4;
 /// What libheadrace_cuda.so exports, extern "C": the API if `version` is its own, else null. The
 /// caller owns it; the library is not to be unloaded.
 using CudaEntry = CudaApi*(uint32_t version);

@@ -113,6 +113,7 @@ CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptio
       gpu_(make_gpu(*api_, ordinal)),
       name_(fmt::format("cuda:{} {}", ordinal, gpu_.facts.name)),
       kernels_(gpu_, options),
+      graphs_(options.graphs),
       open_cufile_(std::move(open_cufile)) {}
 
 Bytes CudaDevice::free_memory() const {
@@ -125,7 +126,7 @@ std::unique_ptr<Memory> CudaDevice::allocate(Bytes size) {
 }
 
 std::unique_ptr<Stream> CudaDevice::create_stream(std::string stream_name) {
-  return std::make_unique<CudaStream>(gpu_, ranges_, std::move(stream_name));
+  return std::make_unique<CudaStream>(gpu_, ranges_, std::move(stream_name), graphs_);
 }
 
 std::unique_ptr<HostRegistration> CudaDevice::register_host(std::span<std::byte> memory) {

@@ -38,6 +38,7 @@ class CudaDevice : public Device {
   std::string name_;
   HostRanges ranges_;
   CudaKernels kernels_;
+  GraphOptions graphs_;
   OpenCuFile open_cufile_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/check.h"
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/launch.h"
@@ -37,13 +38,17 @@ void post_launch(const Gpu& gpu, Stream& stream, const Launch& launch, const Arg
   if (launch.grid_x == 0 || launch.grid_y == 0) {
     return;
   }
-  cuda_stream(stream).post([&gpu, launch, arguments](StreamHandle handle) {
-    gpu.check(gpu.api.launch(launch, &arguments, handle), [&] {
+  CudaStream& ours = cuda_stream(stream);
+  HR_CHECK(&ours.gpu() == &gpu, "kernels of {} were posted to a stream of {}", gpu.describe(),
+           ours.gpu().describe());
+  const auto call = [](const CudaStream& on, const Launch& what, const Arguments& with) {
+    on.gpu().check(on.gpu().api.launch(what, &with, on.handle()), [&] {
       return fmt::format("launch of kernel {} with {} x {} blocks of {} threads, {} bytes shared",
-                         static_cast<int>(launch.kernel), launch.grid_x, launch.grid_y,
-                         launch.threads, launch.shared_bytes);
+                         static_cast<int>(what.kernel), what.grid_x, what.grid_y, what.threads,
+                         what.shared_bytes);
     });
-  });
+  };
+  ours.post_to_device(call, launch, arguments);
 }
 
 /// Launches an elementwise kernel; `columns` and `rows` are those of all operands.

@@ -142,11 +142,12 @@ void CudaMatmul::multiply(Stream& stream, const LtProduct& product, const LtAlgo
                           bool accumulate, LtOperands operands, Workspace scratch) {
   const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
   operands.workspace = scratch.data + (align_up(address, kWorkspaceAlignment) - address);
-  cuda_stream(stream).post(
-      [this, product, algorithm, beta = accumulate ? 1.0F : 0.0F, operands](StreamHandle handle) {
-        gpu_.check(gpu_.api.lt_multiply(product, algorithm, 1.0F, beta, operands, handle),
-                   [&] { return "cublasLtMatmul of " + describe(product); });
-      });
+  const auto call = [](const CudaStream& on, const LtProduct& what, const LtAlgorithm& how,
+                       float beta, const LtOperands& with) {
+    on.gpu().check(on.gpu().api.lt_multiply(what, how, 1.0F, beta, with, on.handle()),
+                   [&] { return "cublasLtMatmul of " + describe(what); });
+  };
+  cuda_stream(stream).post_to_device(call, product, algorithm, accumulate ? 1.0F : 0.0F, operands);
 }
 
 bool CudaMatmul::post(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,

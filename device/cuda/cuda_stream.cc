@@ -5,6 +5,19 @@
 
 namespace headrace::device::cuda {
 
+namespace {
+
+constexpr auto copy_once = [](const CudaStream& stream, void* target, const void* source,
+                              Bytes size) {
+  const auto count = static_cast<size_t>(size.count());
+  stream.gpu().check(stream.gpu().api.copy(target, source, count, stream.handle()), [&] {
+    return fmt::format("cudaMemcpyAsync of {} bytes from {} to {} in \"{}\"", count,
+                       fmt::ptr(source), fmt::ptr(target), stream.name());
+  });
+};
+
+}  // namespace
+
 CudaEvent::CudaEvent(const Gpu& gpu, Completion recorded)
     : gpu_(gpu), recorded_(std::move(recorded)) {
   gpu_.enter();
@@ -29,7 +42,8 @@ void CudaEvent::wait() const {
              [] { return std::string("cudaEventSynchronize"); });
 }
 
-CudaStream::CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string name)
+CudaStream::CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string name,
+                       const GraphOptions& graphs)
     : gpu_(gpu),
       ranges_(ranges),
       name_(name),
@@ -37,9 +51,13 @@ CudaStream::CudaStream(const Gpu& gpu, const HostRanges& ranges, std::string nam
       worker_(std::move(name)) {
   gpu_.check(gpu_.api.stream_create(&handle_),
              [&] { return fmt::format("cudaStreamCreate of \"{}\"", name_); });
+  if (graphs.use != GraphUse::off) {
+    graphs_ = std::make_unique<GraphCache>(gpu_, handle_, graphs);
+  }
 }
 
 CudaStream::~CudaStream() {
+  post_held_back();
   worker_.drain();
   gpu_.log_failure(gpu_.api.set_device(gpu_.ordinal), "cudaSetDevice");
   try {
@@ -48,7 +66,16 @@ CudaStream::~CudaStream() {
     log_debug("stream \"{}\" ends with an error that nobody has asked for: {}", name_,
               error.what());
   }
+  graphs_.reset();
   gpu_.log_failure(gpu_.api.stream_destroy(handle_), "cudaStreamDestroy");
+}
+
+void CudaStream::post_held_back() {
+  if (held_back_.launches.empty()) {
+    return;
+  }
+  const auto list = std::make_shared<const LaunchList>(std::exchange(held_back_, {}));
+  pass_on([this, list] { run([&](StreamHandle) { graphs_->post(*list); }); }, false);
 }
 
 bool CudaStream::must_queue() const {
@@ -91,6 +118,9 @@ void CudaStream::drain() {
   gpu_.check(gpu_.api.event_record(drained_.handle(), handle_),
              [&] { return fmt::format("cudaEventRecord at the end of \"{}\"", name_); });
   drained_.wait();
+  if (graphs_) {
+    graphs_->note_idle();
+  }
 }
 
 void CudaStream::run_on_host(std::function<void()> task) {
@@ -115,12 +145,13 @@ void CudaStream::copy_async(void* target, const void* source, Bytes size) {
   if (size.count() == 0) {
     return;
   }
+  if (ranges_.device.contains(target, size) && ranges_.device.contains(source, size)) {
+    post_to_device(copy_once, target, source, size);
+    return;
+  }
   const bool needs_host = !is_device_side_copy(target, source, size);
-  const auto copy = [this, target, source, size, needs_host](StreamHandle stream) {
-    gpu_.check(gpu_.api.copy(target, source, static_cast<size_t>(size.count()), stream), [&] {
-      return fmt::format("cudaMemcpyAsync of {} bytes from {} to {} in \"{}\"", size.count(),
-                         fmt::ptr(source), fmt::ptr(target), name_);
-    });
+  const auto copy = [this, target, source, size, needs_host](StreamHandle) {
+    copy_once(*this, target, source, size);
     if (needs_host) {
       drain();  // only now has the host's side been used
     }
@@ -134,12 +165,14 @@ void CudaStream::fill_zero_async(void* target, Bytes size) {
   if (size.count() == 0) {
     return;
   }
-  post([this, target, size](StreamHandle stream) {
-    gpu_.check(gpu_.api.fill(target, 0, static_cast<size_t>(size.count()), stream), [&] {
-      return fmt::format("cudaMemsetAsync of {} bytes at {} in \"{}\"", size.count(),
-                         fmt::ptr(target), name_);
+  const auto fill = [](const CudaStream& stream, void* zeroed, Bytes bytes) {
+    const auto count = static_cast<size_t>(bytes.count());
+    stream.gpu().check(stream.gpu().api.fill(zeroed, 0, count, stream.handle()), [&] {
+      return fmt::format("cudaMemsetAsync of {} bytes at {} in \"{}\"", count, fmt::ptr(zeroed),
+                         stream.name());
     });
-  });
+  };
+  post_to_device(fill, target, size);
 }
 
 void CudaStream::wait(const EventRef& event) {

@@ -331,6 +331,10 @@ void Resolver::resolve_compute() {
     note(LogLevel::info, "headrace.tf32: has no effect, {}",
          settings.dtype != DType::f32 ? "the training is not in fp32" : "there is no GPU");
   }
+  if (own.has_cuda_graphs()) {
+    settings.cuda_graphs = own.cuda_graphs() ? device::GraphUse::on : device::GraphUse::off;
+  }
+  note_auto("headrace.cuda_graphs", "where they help", "measured in the run");
   resolve_fp8(wants_device);
   note_idle_ratio(wants_device);
   note_idle_limits();

@@ -43,14 +43,30 @@ inline std::unique_ptr<Device> make_fake_cuda_device() {
   return std::make_unique<cuda::CudaDevice>(std::make_shared<FakeCuda>(), 0);
 }
 
+/// Whatever is posted comes out of a CUDA graph.
+inline GpuOptions all_in_graphs() {
+  GpuOptions how;
+  how.graphs.use = GraphUse::on;
+  how.graphs.least_launches = 1;
+  how.graphs.captured_at = 1;
+  return how;
+}
+
+inline std::unique_ptr<Device> make_fake_cuda_device_of_graphs() {
+  return std::make_unique<cuda::CudaDevice>(std::make_shared<FakeCuda>(), 0, all_in_graphs());
+}
+
 inline std::vector<DeviceFactory> all_devices() {
   std::vector<DeviceFactory> devices = {{"cpu", make_cpu_device},
-                                        {"fake_cuda", make_fake_cuda_device}};
+                                        {"fake_cuda", make_fake_cuda_device},
+                                        {"fake_cuda_graphs", make_fake_cuda_device_of_graphs}};
   if (const GpuSearch search = headrace::test::find_gpu_for_tests(); search.gpu) {
     const auto make = [found = *search.gpu] { return found.make_device({}); };
+    const auto make_graphs = [found = *search.gpu] { return found.make_device(all_in_graphs()); };
     // Tensor cores keep some 14 bits of a sum of fp8 products (DeepSeek-AI 2024, "DeepSeek-V3
     // Technical Report", 3.3.2); cuBLASLt adds some of these sums to fp32 every 128 terms.
     devices.push_back({"gpu", make, 16, search.gpu->has_fp8, 0x1p-17});
+    devices.push_back({"gpu_graphs", make_graphs, 16, search.gpu->has_fp8, 0x1p-17});
   }
   return devices;
 }

@@ -144,6 +144,26 @@ TEST(CudaRun, Tf32IsUsedWhereAskedFor) {
   }
 }
 
+/// The device's steady step comes out of graphs, and no bit tells.
+TEST(CudaRun, GraphsChangeNoBit) {
+  const test::TemporaryFolder folder;
+  model::init_model(test::tiny_gpu_model(), DType::f32, 3, folder.path());
+  const test::CurveSettings settings = test::gpu_curve(folder.path(), DType::bf16);
+  for (const Placement& placement : {kPlacements[0], kPlacements[2]}) {
+    SCOPED_TRACE(placement.name);
+    const auto plain = std::make_shared<FakeCuda>();
+    const auto graphs = std::make_shared<FakeCuda>();
+    device::GpuOptions how;
+    how.graphs.use = device::GraphUse::on;
+    EXPECT_EQ(train_curve(settings, test::on_gpu(options_of(placement), plain)),
+              train_curve(settings, test::on_gpu(options_of(placement), graphs, how)));
+    EXPECT_GT(graphs->calls("graph_launch"), 0);
+    EXPECT_LT(graphs->calls("lt_multiply"), plain->calls("lt_multiply") * 2 / 3);
+    EXPECT_LT(graphs->calls("launch"), plain->calls("launch"));
+    EXPECT_EQ(graphs->live_objects(), 0);
+  }
+}
+
 TEST(CudaRun, HostMemoryIsOnTheGpusNodeWhereTheGpuUpdates) {
   const std::vector<tiers::NumaNode> nodes = {{0, kGiB * 64, 8}, {1, kGiB * 32, 8}};
   engine::MemoryRequest request;

@@ -101,7 +101,7 @@ Status FakeCuda::lt_multiply(const LtProduct& p, const LtAlgorithm& algorithm, f
   if (!do_shapes_agree(p) || !are_there(p, operands)) {
     return lt(kLtInvalidValue);
   }
-  found->worker.post([=, this] {
+  return submit(*found, [=, this] {
     if (sticky_ == 0) {
       use_memory([&] {
         std::memset(operands.workspace, 0xff, p.workspace);
@@ -109,7 +109,6 @@ Status FakeCuda::lt_multiply(const LtProduct& p, const LtAlgorithm& algorithm, f
       });
     }
   });
-  return lt(0);
 }
 
 }  // namespace headrace::device::testing

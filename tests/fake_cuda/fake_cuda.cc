@@ -17,17 +17,10 @@ using cuda::StreamHandle;
 
 namespace {
 
-constexpr int kInvalidValue = 1;
 constexpr int kInvalidConfiguration = 9;
 constexpr int kInvalidDevice = 101;
-constexpr int kInvalidHandle = 400;
-constexpr int kNotSupported = 801;
 
 thread_local int current_device = 0;
-
-Status runtime(int code) {
-  return {Status::Library::runtime, code};
-}
 
 bool contains(const std::map<const std::byte*, size_t>& ranges, const void* address, size_t size) {
   const auto* const first = static_cast<const std::byte*>(address);
@@ -85,7 +78,7 @@ int64_t FakeCuda::calls(const std::string& call) const {
 int64_t FakeCuda::live_objects() const {
   const std::lock_guard lock(mutex_);
   return static_cast<int64_t>(allocations_.size() + registrations_.size() + events_.size() +
-                              streams_.size()) -
+                              streams_.size() + graphs_.size() + executables_.size()) -
          1;  // the default stream
 }
 
@@ -132,12 +125,6 @@ FakeCuda::Stream* FakeCuda::find(StreamHandle stream) const {
   const bool is_usable =
       found != streams_.end() && (stream == nullptr || found->second->device == current_device);
   return is_usable ? found->second.get() : nullptr;
-}
-
-std::shared_ptr<FakeCuda::Event> FakeCuda::find(EventHandle event) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = events_.find(event);
-  return found != events_.end() ? found->second : nullptr;
 }
 
 FakeCuda::Place FakeCuda::place_of(const void* address, size_t size) const {
@@ -194,7 +181,7 @@ Status FakeCuda::memory_info(size_t* available, size_t* total) {
 }
 
 Status FakeCuda::allocate(void** pointer, size_t size) {
-  if (const Status failed = enter("allocate"); !failed.is_ok()) {
+  if (const Status failed = enter_outside_capture("allocate"); !failed.is_ok()) {
     return failed;
   }
   const std::lock_guard lock(mutex_);
@@ -216,7 +203,10 @@ Status FakeCuda::allocate(void** pointer, size_t size) {
 
 /// Waits for the device, as cudaFree does.
 Status FakeCuda::release(void* pointer) {
-  const Status entered = enter("release");
+  const Status entered = enter_outside_capture("release");
+  if (entered.code == kCaptureUnsupported) {
+    return entered;
+  }
   std::vector<Stream*> streams;
   {
     const std::lock_guard lock(mutex_);
@@ -239,7 +229,7 @@ Status FakeCuda::release(void* pointer) {
 }
 
 Status FakeCuda::host_register(void* pointer, size_t size) {
-  if (const Status failed = enter("host_register"); !failed.is_ok()) {
+  if (const Status failed = enter_outside_capture("host_register"); !failed.is_ok()) {
     return failed;
   }
   if (!options_.can_register) {
@@ -293,82 +283,10 @@ Status FakeCuda::stream_synchronize(StreamHandle stream) {
   if (found == nullptr) {
     return runtime(kInvalidHandle);
   }
+  if (const Status refused = refuse_in_capture(*found, kCaptureUnsupported); !refused.is_ok()) {
+    return refused;
+  }
   found->worker.drain();
-  return entered.is_ok() ? runtime(sticky_) : entered;
-}
-
-Status FakeCuda::stream_wait_event(StreamHandle stream, EventHandle event) {
-  if (const Status failed = enter("stream_wait_event"); !failed.is_ok()) {
-    return failed;
-  }
-  Stream* const waiting = find(stream);
-  const auto waited = find(event);
-  if (waiting == nullptr || waited == nullptr) {
-    return runtime(kInvalidHandle);
-  }
-  const std::lock_guard lock(waited->mutex);
-  // What was recorded last counts, as of now.
-  waiting->worker.post([reached = waited->reached] { reached.wait(); });
-  return runtime(0);
-}
-
-Status FakeCuda::event_create(EventHandle* event) {
-  if (const Status failed = enter("event_create"); !failed.is_ok()) {
-    return failed;
-  }
-  auto made = std::make_shared<Event>();
-  *event = reinterpret_cast<EventHandle>(made.get());
-  const std::lock_guard lock(mutex_);
-  events_.emplace(*event, std::move(made));
-  return runtime(0);
-}
-
-Status FakeCuda::event_destroy(EventHandle event) {
-  const Status entered = enter("event_destroy");
-  const std::lock_guard lock(mutex_);
-  return events_.erase(event) == 1 ? entered : runtime(kInvalidHandle);
-}
-
-Status FakeCuda::event_record(EventHandle event, StreamHandle stream) {
-  if (const Status failed = enter("event_record"); !failed.is_ok()) {
-    return failed;
-  }
-  Stream* const recording = find(stream);
-  const auto recorded = find(event);
-  if (recording == nullptr || recorded == nullptr) {
-    return runtime(kInvalidHandle);
-  }
-  const auto promise = std::make_shared<Promise>();
-  {
-    const std::lock_guard lock(recorded->mutex);
-    recorded->reached = promise->completion();
-  }
-  recording->worker.post([promise] { promise->set_done(); });
-  return runtime(0);
-}
-
-Status FakeCuda::event_query(EventHandle event) {
-  const Status entered = enter("event_query");
-  const auto found = find(event);
-  if (found == nullptr) {
-    return runtime(kInvalidHandle);
-  }
-  const std::lock_guard lock(found->mutex);
-  return !found->reached.is_done() ? runtime(cuda::kNotReady) : entered;
-}
-
-Status FakeCuda::event_synchronize(EventHandle event) {
-  const Status entered = enter("event_synchronize");
-  const auto found = find(event);
-  if (found == nullptr) {
-    return runtime(kInvalidHandle);
-  }
-  std::optional<Completion> reached;
-  {
-    const std::lock_guard lock(found->mutex);
-    reached = found->reached;
-  }
-  reached->wait();
   return entered.is_ok() ? runtime(sticky_) : entered;
 }
 
@@ -386,13 +304,15 @@ Status FakeCuda::copy(void* target, const void* source, size_t size, StreamHandl
     return runtime(kInvalidValue);
   }
   if (to == Place::pageable || from == Place::pageable) {
+    if (const Status refused = refuse_in_capture(*found, kCaptureUnsupported); !refused.is_ok()) {
+      return refused;
+    }
     ++pageable_copies_;
     found->worker.drain();
     use_memory([=] { std::memcpy(target, source, size); });
-  } else {
-    found->worker.post([=, this] { use_memory([=] { std::memcpy(target, source, size); }); });
+    return runtime(0);
   }
-  return runtime(0);
+  return submit(*found, [=, this] { use_memory([=] { std::memcpy(target, source, size); }); });
 }
 
 Status FakeCuda::fill(void* target, int byte, size_t size, StreamHandle stream) {
@@ -403,8 +323,7 @@ Status FakeCuda::fill(void* target, int byte, size_t size, StreamHandle stream) 
   if (found == nullptr || !is_on_device(target, size)) {
     return runtime(found == nullptr ? kInvalidHandle : kInvalidValue);
   }
-  found->worker.post([=, this] { use_memory([=] { std::memset(target, byte, size); }); });
-  return runtime(0);
+  return submit(*found, [=, this] { use_memory([=] { std::memset(target, byte, size); }); });
 }
 
 Status FakeCuda::launch(const Launch& launch, const void* arguments, StreamHandle stream) {
@@ -429,26 +348,22 @@ Status FakeCuda::post_kernel(const Launch& launch, const void* arguments, Stream
   if (size == 0) {
     return runtime(kInvalidValue);
   }
-  int code = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (device_failure_ && device_failure_->skipped-- == 0) {
-      code = device_failure_->code;
-    }
-  }
   const auto* const begin = static_cast<const std::byte*>(arguments);
   std::vector<std::byte> copied(begin, begin + size);
-  stream.worker.post([this, launch, copied = std::move(copied), code] {
-    if (sticky_ != 0) {
-      return;
+  return submit(stream, [this, launch, copied = std::move(copied)] {
+    if (sticky_ == 0 && !fails_now()) {
+      use_memory([&] { run_kernel(launch, copied.data()); });
     }
-    if (code != 0) {
-      sticky_ = code;
-      return;
-    }
-    use_memory([&] { run_kernel(launch, copied.data()); });
   });
-  return runtime(0);
+}
+
+/// Whether the kernel that is about to run is the one that was told to break the device.
+bool FakeCuda::fails_now() {
+  const std::lock_guard lock(mutex_);
+  if (device_failure_ && device_failure_->skipped-- == 0) {
+    sticky_ = device_failure_->code;
+  }
+  return sticky_ != 0;
 }
 
 const char* FakeCuda::describe(Status status) {
@@ -464,6 +379,8 @@ const char* FakeCuda::describe(Status status) {
       return "cudaErrorInvalidResourceHandle (invalid resource handle)";
     case kNotSupported:
       return "cudaErrorNotSupported (operation not supported)";
+    case kCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported (operation not permitted when stream is capturing)";
     case 700:
       return "cudaErrorIllegalAddress (an illegal memory access was encountered)";
     default:

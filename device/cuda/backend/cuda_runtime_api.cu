@@ -157,6 +157,9 @@ class RuntimeApi final : public CudaApi {
     return status_of(
         cudaEventCreateWithFlags(event, cudaEventDisableTiming | cudaEventBlockingSync));
   }
+  Status timed_event_create(EventHandle* event) override {
+    return status_of(cudaEventCreateWithFlags(event, cudaEventDefault));
+  }
   Status event_destroy(EventHandle event) override { return status_of(cudaEventDestroy(event)); }
   Status event_record(EventHandle event, StreamHandle stream) override {
     return status_of(cudaEventRecord(event, stream));
@@ -164,6 +167,26 @@ class RuntimeApi final : public CudaApi {
   Status event_query(EventHandle event) override { return status_of(cudaEventQuery(event)); }
   Status event_synchronize(EventHandle event) override {
     return status_of(cudaEventSynchronize(event));
+  }
+  Status event_elapsed(float* milliseconds, EventHandle begin, EventHandle end) override {
+    return status_of(cudaEventElapsedTime(milliseconds, begin, end));
+  }
+
+  Status stream_begin_capture(StreamHandle stream) override {
+    return status_of(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  }
+  Status stream_end_capture(StreamHandle stream, GraphHandle* graph) override {
+    return status_of(cudaStreamEndCapture(stream, graph));
+  }
+  Status graph_instantiate(GraphExecHandle* executable, GraphHandle graph) override {
+    return status_of(cudaGraphInstantiateWithFlags(executable, graph, 0));
+  }
+  Status graph_destroy(GraphHandle graph) override { return status_of(cudaGraphDestroy(graph)); }
+  Status graph_launch(GraphExecHandle executable, StreamHandle stream) override {
+    return status_of(cudaGraphLaunch(executable, stream));
+  }
+  Status graph_executable_destroy(GraphExecHandle executable) override {
+    return status_of(cudaGraphExecDestroy(executable));
   }
 
   Status copy(void* target, const void* source, size_t size, StreamHandle stream) override {

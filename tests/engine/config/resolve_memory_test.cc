@@ -287,6 +287,14 @@ TEST(ResolveCompute, Tf32IsForFp32OnAGpu) {
               has_no_effect);
 }
 
+TEST(ResolveCompute, CudaGraphsAreUsedWhereTheyHelpUnlessSaidOtherwise) {
+  using device::GraphUse;
+  EXPECT_EQ(settings_of("").cuda_graphs, GraphUse::measured);
+  EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": "auto"})").cuda_graphs, GraphUse::measured);
+  EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": true})").cuda_graphs, GraphUse::on);
+  EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": false})").cuda_graphs, GraphUse::off);
+}
+
 TEST(ResolveCompute, Fp8IsFor16BitsAndOnTheCpuForChecks) {
   ResolveContext gpu;
   gpu.has_gpu = true;
@@ -329,8 +337,8 @@ TEST(ResolveCompute, AGpuWithoutFp8IsRefused) {
 TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
   ResolveContext context;
   context.has_gpu = true;
-  Settings settings =
-      settings_of(R"("headrace": {"tf32": true, "device_memory": "1GiB"})", context);
+  Settings settings = settings_of(
+      R"("headrace": {"tf32": true, "cuda_graphs": true, "device_memory": "1GiB"})", context);
   device::GpuOptions how;
   device::GpuFound found;
   found.make_device = [&](const device::GpuOptions& made) {
@@ -342,6 +350,7 @@ TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
   ASSERT_TRUE(options.make_device);
   EXPECT_NE(options.make_device(), nullptr);
   EXPECT_TRUE(how.tf32);
+  EXPECT_EQ(how.graphs.use, device::GraphUse::on);
   settings.gpu = {std::nullopt, "none for a test"};
   EXPECT_FALSE(make_engine_options(settings, 64).make_device) << "the device is emulated";
 }
