@@ -26,11 +26,17 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// Objects in flight: more than the depth asks for, so that the queue stays full while ended ones
-/// are replaced; an even number, so that a mixed job reads and writes the same.
+/// Ended objects are replaced so many at a time, of a window, as a pass over many small objects
+/// does.
+constexpr int64_t kRefills = 12;
+
+/// Objects in flight: as many more than the depth asks for as are replaced at a time, so that the
+/// queue stays full; not more, because the larger the memory, the less of it is in caches, and fio
+/// has no more than its depth. An even number, so that a mixed job reads and writes the same.
 int64_t window_of(const IoJob& job) {
-  const int64_t wanted = job.block * job.depth * 3 / (job.object * 2);
-  return std::max<int64_t>(4, wanted / 2 * 2);
+  const int64_t wanted =
+      ceil_div((job.block * job.depth * kRefills).count(), (job.object * (kRefills - 1)).count());
+  return std::max<int64_t>(4, ceil_div(wanted, 2) * 2);
 }
 
 /// The i-th request of a job.
@@ -74,8 +80,7 @@ IoResult OurRunner::run(const IoJob& job) {
 
   const double cpu_before = cpu_seconds();
   const auto begin = std::chrono::steady_clock::now();
-  // Ended objects are replaced some at a time, as a pass over many small objects does.
-  const int64_t refill = std::max<int64_t>(1, window / 12);
+  const int64_t refill = std::max<int64_t>(1, window / kRefills);
   std::deque<Completion> flying;
   for (int64_t i = 0; i < count; ++i) {
     if (static_cast<int64_t>(flying.size()) == window) {
