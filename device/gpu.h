@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,11 +11,21 @@
 
 namespace headrace::device {
 
+/// Who computes attention on a GPU.
+enum class AttentionChoice : uint8_t {
+  own,      ///< our kernels
+  cudnn,    ///< cuDNN where it is there and a trial shows that it agrees with our kernels
+  fastest,  ///< the same, where it is faster too
+};
+
 /// How a GPU computes.
 struct GpuOptions {
   /// fp32 products may round their operands to tf32 (10 bits of mantissa), which is several times
   /// as fast.
   bool tf32 = false;
+  AttentionChoice attention = AttentionChoice::own;
+  /// Most scratch memory that cuDNN's attention may take.
+  Bytes attention_workspace = kGiB;
 };
 
 /// A GPU that can be used.
