@@ -115,7 +115,7 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.memory.nvme_path = disk;
   if (gpu) {
     check_fp8(settings, *gpu);
-    use_gpu(options, *gpu, {.tf32 = settings.tf32});
+    use_gpu(options, *gpu, {.tf32 = settings.tf32, .attention = settings.attention});
   }
   use_hardware(known_hardware(settings, gpu ? gpu->name : ""), settings, options);
   return options;

@@ -287,6 +287,22 @@ TEST(ResolveCompute, Tf32IsForFp32OnAGpu) {
               has_no_effect);
 }
 
+TEST(ResolveCompute, AttentionIsOursUnlessAskedFor) {
+  ResolveContext gpu;
+  gpu.has_gpu = true;
+  EXPECT_EQ(settings_of("", gpu).attention, device::AttentionChoice::own);
+  const std::string bf16 = R"(, "bf16": {"enabled": true})";
+  const std::string fastest = R"("headrace": {"attention": "fastest"})";
+  const auto has_no_effect = Contains(HasSubstr("headrace.attention: has no effect"));
+  const Resolution used = resolve_text(file_with(fastest + bf16), gpu);
+  EXPECT_EQ(used.settings.attention, device::AttentionChoice::fastest);
+  EXPECT_THAT(texts(used), Not(has_no_effect));
+  EXPECT_EQ(settings_of(R"("headrace": {"attention": "cudnn"})" + bf16, gpu).attention,
+            device::AttentionChoice::cudnn);
+  EXPECT_THAT(texts(resolve_text(file_with(fastest + bf16), {})), has_no_effect);
+  EXPECT_THAT(texts(resolve_text(file_with(fastest), gpu)), has_no_effect);
+}
+
 TEST(ResolveCompute, Fp8IsFor16BitsAndOnTheCpuForChecks) {
   ResolveContext gpu;
   gpu.has_gpu = true;
@@ -329,8 +345,8 @@ TEST(ResolveCompute, AGpuWithoutFp8IsRefused) {
 TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
   ResolveContext context;
   context.has_gpu = true;
-  Settings settings =
-      settings_of(R"("headrace": {"tf32": true, "device_memory": "1GiB"})", context);
+  Settings settings = settings_of(
+      R"("headrace": {"tf32": true, "attention": "cudnn", "device_memory": "1GiB"})", context);
   device::GpuOptions how;
   device::GpuFound found;
   found.make_device = [&](const device::GpuOptions& made) {
@@ -342,6 +358,8 @@ TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
   ASSERT_TRUE(options.make_device);
   EXPECT_NE(options.make_device(), nullptr);
   EXPECT_TRUE(how.tf32);
+  EXPECT_EQ(how.attention, device::AttentionChoice::cudnn);
+  EXPECT_EQ(how.attention_workspace, kMiB * 32);
   settings.gpu = {std::nullopt, "none for a test"};
   EXPECT_FALSE(make_engine_options(settings, 64).make_device) << "the device is emulated";
 }
