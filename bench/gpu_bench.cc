@@ -294,7 +294,9 @@ void measure_fp8(Bench& bench, double copy_rate, double product_rate) {
   bench.release();
 }
 
-void measure_attention(Bench& bench, double product_rate, int64_t head_dim) {
+/// `who`: computes it on the device of the bench.
+void measure_attention(Bench& bench, double product_rate, int64_t head_dim,
+                       const std::string& who) {
   const Sizes& s = bench.sizes();
   device::AttentionShape shape{1, s.tokens, s.heads, s.kv_heads, head_dim};
   shape.scale = 1 / std::sqrt(static_cast<float>(head_dim));
@@ -319,15 +321,27 @@ void measure_attention(Bench& bench, double product_rate, int64_t head_dim) {
     bench.kernels().attention_forward(bench.stream(), shape, DType::bf16, q, k, v, out, log_sum_exp,
                                       scratch);
   });
-  print_row(fmt::format("attention forward, bf16, heads of {}", head_dim),
+  print_row(fmt::format("attention forward{}, bf16, heads of {}", who, head_dim),
             2 * flop / forward / 1e12, "TFLOP/s", product_rate / 1e12, "the product");
   const double backward = bench.seconds_of([&] {
     bench.kernels().attention_backward(bench.stream(), shape, DType::bf16, q, k, v, out, q,
                                        log_sum_exp, dq, dk, dv, scratch);
   });
-  print_row(fmt::format("attention backward, bf16, heads of {}", head_dim),
+  print_row(fmt::format("attention backward{}, bf16, heads of {}", who, head_dim),
             5 * flop / backward / 1e12, "TFLOP/s", product_rate / 1e12, "the product");
   bench.release();
+}
+
+/// Attention by cuDNN, where it is and agrees; who computes it is said below.
+void measure_cudnn(const device::GpuFound& gpu, const Sizes& sizes, double product_rate) {
+  device::GpuOptions how;
+  how.attention = device::AttentionChoice::cudnn;
+  how.attention_workspace = kGiB * 4;
+  const auto device = gpu.make_device(how);
+  Bench bench(*device, sizes);
+  measure_attention(bench, product_rate, sizes.head_dim, " by cuDNN");
+  measure_attention(bench, product_rate, sizes.head_dim / 2, " by cuDNN");
+  fmt::print("\nRows by cuDNN: {}.\n\n", device->kernels().attention_description());
 }
 
 struct BlockTime {
@@ -433,7 +447,8 @@ int run(bool on_cpu, bool quick) {
     fmt::print("{}\n\n", gpu->description);
     device = gpu->make_device({});
   }
-  Bench bench(*device, quick ? quick_sizes() : Sizes());
+  const Sizes sizes = quick ? quick_sizes() : Sizes();
+  Bench bench(*device, sizes);
   fmt::print("| what | rate | limit |\n|---|---|---|\n");
   const double copy_rate = measure_copy(bench);
   measure_elementwise(bench, copy_rate);
@@ -447,12 +462,13 @@ int run(bool on_cpu, bool quick) {
   if (!gpu || gpu->has_fp8) {
     measure_fp8(bench, copy_rate, bf16);
   }
-  measure_attention(bench, bf16, bench.sizes().head_dim);
-  measure_attention(bench, bf16, bench.sizes().head_dim / 2);
+  measure_attention(bench, bf16, bench.sizes().head_dim, "");
+  measure_attention(bench, bf16, bench.sizes().head_dim / 2, "");
   measure_block(bench, bf16);
   measure_link(bench);
   if (gpu) {
     measure_graphs(*gpu, quick ? quick_sizes() : small_block());
+    measure_cudnn(*gpu, sizes, bf16);
   }
   return 0;
 }

@@ -28,12 +28,22 @@ struct GraphOptions {
       int64_t{128} << 20};  ///< of the GPU, in graphs; the headroom of a budget holds it
 };
 
+/// Who computes attention on a GPU.
+enum class AttentionChoice : uint8_t {
+  own,      ///< our kernels
+  cudnn,    ///< cuDNN where it is there and a trial shows that it agrees with our kernels
+  fastest,  ///< the same, where it is faster too
+};
+
 /// How a GPU computes.
 struct GpuOptions {
   /// fp32 products may round their operands to tf32 (10 bits of mantissa), which is several times
   /// as fast.
   bool tf32 = false;
   GraphOptions graphs;
+  AttentionChoice attention = AttentionChoice::own;
+  /// Most scratch memory that cuDNN's attention may take.
+  Bytes attention_workspace = kGiB;
 };
 
 /// A GPU that can be used.

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/dtype.h"
 #include "base/units.h"
@@ -49,6 +50,8 @@ struct Workspace {
 struct Visibility {
   const int32_t* begins = nullptr;  ///< the first key that a query sees
   const int32_t* ends = nullptr;    ///< of a key, the query behind the last one that sees it
+
+  bool operator==(const Visibility&) const = default;
 };
 
 /// Shape of causal grouped-query attention over a batch of equally long sequences.
@@ -66,6 +69,8 @@ struct AttentionShape {
   int64_t v_stride = 0;
   int64_t out_stride = 0;
   Visibility visible{};
+
+  bool operator==(const AttentionShape&) const = default;
 };
 
 /// Which entries of the vocabulary the rows of an embedding table hold: row r is entry first + r of
@@ -187,8 +192,11 @@ class Kernels {
                                   const void* q, const void* k, const void* v, const void* out,
                                   const void* dout, const float* log_sum_exp, void* dq, void* dk,
                                   void* dv, Workspace scratch) = 0;
-  /// Scratch for forward and backward; linear in seq.
+  /// Scratch for forward and backward; linear in seq, but for what a library may take within its
+  /// limit (GpuOptions). Who computes the shape is decided here, at the first call.
   virtual Bytes attention_scratch(const AttentionShape& shape, DType dtype) const = 0;
+  /// Who computes attention, and why; empty where there is no choice.
+  virtual std::string attention_description() const { return ""; }
 
   // --- cross-entropy over vocabulary tiles
   // --------------------------------------------------------

@@ -168,6 +168,8 @@ class Engine {
   /// How what goes from nvme to the device is read, and why; empty where direct reads are not asked
   /// for.
   const std::string& direct_description() const { return direct_.description; }
+  /// Who computes attention, and why; empty where there is no choice.
+  std::string attention_description() const { return device_->kernels().attention_description(); }
   /// "24.0 MiB pinned, transparent huge pages".
   std::string host_description() const;
   Bytes device_high_water() const;

@@ -12,6 +12,9 @@ namespace headrace::engine {
 namespace {
 
 constexpr Bytes kLeastHeadroom{int64_t{512} << 20};
+/// Of the device tier, what cuDNN may take for the scores of one layer's backward pass: it caches
+/// weights else.
+constexpr int64_t kAttentionShare = 32;
 
 }  // namespace
 
@@ -55,8 +58,7 @@ void check_fp8(const Settings& settings, const device::GpuFound& gpu) {
   }
 }
 
-void use_gpu(EngineOptions& options, const device::GpuFound& gpu, const device::GpuOptions& how) {
-  options.make_device = [make = gpu.make_device, how] { return make(how); };
+void use_gpu(EngineOptions& options, const device::GpuFound& gpu, device::GpuOptions how) {
   if (!options.memory.device_memory) {
     const Bytes headroom = gpu_headroom(gpu.memory);
     options.memory.device_memory = std::max(gpu.free_memory - headroom, Bytes(0));
@@ -64,6 +66,8 @@ void use_gpu(EngineOptions& options, const device::GpuFound& gpu, const device::
              format_bytes(*options.memory.device_memory), format_bytes(gpu.free_memory),
              format_bytes(headroom));
   }
+  how.attention_workspace = *options.memory.device_memory / kAttentionShare;
+  options.make_device = [make = gpu.make_device, how] { return make(how); };
   options.memory_node = memory_node_for(tiers::pci_numa_node(gpu.pci_address), options.memory,
                                         tiers::detect_topology().numa_nodes);
   if (options.memory_node && !options.numa_node) {

@@ -29,6 +29,7 @@ Bytes gpu_headroom(Bytes memory);
 
 /// Makes the GPU the device that computes, with host memory as memory_node_for() says. A budget of
 /// the device tier that is not given becomes what the GPU has free less headroom, which is logged.
-void use_gpu(EngineOptions& options, const device::GpuFound& gpu, const device::GpuOptions& how);
+/// cuDNN's attention may take a small part of it.
+void use_gpu(EngineOptions& options, const device::GpuFound& gpu, device::GpuOptions how);
 
 }  // namespace headrace::engine

@@ -194,6 +194,7 @@ void ReportFiles::write(const TrainSummary* summary) {
   json["policy"] = facts_.options->policy;
   json["nvme_io"] = engine.io_description();
   json["nvme_to_device"] = engine.direct_description();
+  json["attention"] = engine.attention_description();
   json["settings"] = *facts_.settings;
   if (gap_) {
     json["gap"] = gap_json(*gap_);

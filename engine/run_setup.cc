@@ -115,7 +115,10 @@ EngineOptions make_engine_options(const Settings& settings, int64_t seq,
   options.memory.nvme_path = disk;
   if (gpu) {
     check_fp8(settings, *gpu);
-    use_gpu(options, *gpu, {.tf32 = settings.tf32, .graphs = {.use = settings.cuda_graphs}});
+    use_gpu(options, *gpu,
+            {.tf32 = settings.tf32,
+             .graphs = {.use = settings.cuda_graphs},
+             .attention = settings.attention});
   }
   use_hardware(known_hardware(settings, gpu ? gpu->name : ""), settings, options);
   return options;

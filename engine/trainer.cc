@@ -81,6 +81,9 @@ class Training {
     if (!engine_.direct_description().empty()) {
       say("nvme to device: " + engine_.direct_description());
     }
+    if (!engine_.attention_description().empty()) {
+      say("attention: " + engine_.attention_description());
+    }
   }
 
   TrainSummary run(const std::atomic<bool>& stop) {

@@ -107,13 +107,15 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
       block(config, shape, dtype),
       block_tiles(config, shape, dtype, block_piece),
       head(config, shape, dtype, vocab_tile) {
+  upload_rope_table();
+  make_borders();
   for (const Recompute level : {Recompute::none, Recompute::mlp, Recompute::block}) {
     const SavedValues saved{level, nullptr};
     const auto forward = [&](NetworkOps& ops) {
-      block.forward(ops, {}, nullptr, nullptr, nullptr, saved);
+      block.forward(ops, positions(), nullptr, nullptr, nullptr, saved);
     };
     const auto backward = [&](NetworkOps& ops) {
-      block.backward(ops, {}, nullptr, nullptr, nullptr, nullptr, nullptr, saved);
+      block.backward(ops, positions(), nullptr, nullptr, nullptr, nullptr, nullptr, saved);
     };
     block_forward_workspace = std::max(block_forward_workspace, plan(forward));
     block_backward_workspace = std::max(block_backward_workspace, plan(backward));
@@ -126,8 +128,6 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
     head.tile_gradients(ops, whole, nullptr, 1, nullptr, nullptr);
     head.finish(ops, whole, nullptr, nullptr, nullptr);
   });
-  upload_rope_table();
-  make_borders();
 }
 
 /// Those of a sliding window alone are the same for every batch.
@@ -172,11 +172,11 @@ void Network::State::plan_block_tiles() {
   const NetworkBlockTiles::Tile heads{{0, config.kv_heads}, nullptr, nullptr};
   const NetworkBlockTiles::Tile rows{{0, config.intermediate_size}, nullptr, nullptr};
   block_tile_workspace = plan([&](NetworkOps& ops) {
-    block_tiles.attention_forward(ops, {}, heads, nullptr, nullptr, nullptr);
+    block_tiles.attention_forward(ops, positions(), heads, nullptr, nullptr, nullptr);
     block_tiles.mlp_forward(ops, rows, nullptr, nullptr, nullptr);
     block_tiles.mlp_backward(ops, rows, nullptr, nullptr, nullptr, nullptr);
     block_tiles.mlp_finish(ops, nullptr, nullptr, nullptr, nullptr, nullptr);
-    block_tiles.attention_backward(ops, {}, heads, nullptr, nullptr, nullptr, nullptr);
+    block_tiles.attention_backward(ops, positions(), heads, nullptr, nullptr, nullptr, nullptr);
     block_tiles.attention_finish(ops, nullptr, nullptr, nullptr, nullptr, nullptr);
   });
 }

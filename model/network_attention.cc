@@ -76,7 +76,7 @@ void NetworkAttention::forward(NetworkOps& ops, const Positions& positions, cons
     ops.rms_norm(by_head(values.k_raw), weights.k_norm, config_.rms_norm_eps, by_head(values.k),
                  values.k_inv_rms);
   }
-  const Bytes scratch_size = ops.attention_scratch(attention_shape_);
+  const Bytes scratch_size = ops.attention_scratch(shape_of(positions));
   ops.post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
     rotate(kernels, stream, positions, values.q, false);
     rotate(kernels, stream, positions, values.k, false);
@@ -93,7 +93,7 @@ NetworkAttention::Gradients NetworkAttention::backward(NetworkOps& ops, const Po
   Matrix dq = ops.take_matrix(tokens, q_size());
   Matrix dk = ops.take_matrix(tokens, kv_size());
   const Matrix dv = ops.take_matrix(tokens, kv_size());
-  const Bytes scratch_size = ops.attention_scratch(attention_shape_);
+  const Bytes scratch_size = ops.attention_scratch(shape_of(positions));
   ops.post_with_scratch(scratch_size, [&](Kernels& kernels, Stream& stream, Workspace scratch) {
     kernels.attention_backward(stream, shape_of(positions), dtype_, values.q.data, values.k.data,
                                values.v.data, values.out.data, dout.data, values.log_sum_exp,

@@ -47,6 +47,29 @@ void post_tiles(const Gpu& gpu, Stream& stream, KernelId kernel, const Attention
 
 }  // namespace
 
+AttentionArguments attention_arguments(const AttentionShape& shape, const void* q, const void* k,
+                                       const void* v, const void* out, float* log_sum_exp) {
+  AttentionArguments arguments;
+  arguments.q = q;
+  arguments.k = k;
+  arguments.v = v;
+  arguments.out = out;
+  arguments.log_sum_exp = log_sum_exp;
+  arguments.begins = shape.visible.begins;
+  arguments.ends = shape.visible.ends;
+  arguments.batch = shape.batch;
+  arguments.seq = shape.seq;
+  arguments.q_heads = shape.q_heads;
+  arguments.kv_heads = shape.kv_heads;
+  arguments.head_dim = shape.head_dim;
+  arguments.q_stride = shape.q_stride;
+  arguments.k_stride = shape.k_stride;
+  arguments.v_stride = shape.v_stride;
+  arguments.out_stride = shape.out_stride;
+  arguments.scale = shape.scale;
+  return arguments;
+}
+
 void post_attention_forward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
                             DType dtype, AttentionArguments arguments) {
   if (const auto variant = flash_variant(gpu.facts, shape, dtype)) {

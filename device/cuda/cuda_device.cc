@@ -108,11 +108,11 @@ class CudaHostRegistration : public HostRegistration {
 }  // namespace
 
 CudaDevice::CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options,
-                       OpenCuFile open_cufile)
+                       OpenCuFile open_cufile, const OpenCudnn& open_cudnn)
     : api_(std::move(api)),
       gpu_(make_gpu(*api_, ordinal)),
       name_(fmt::format("cuda:{} {}", ordinal, gpu_.facts.name)),
-      kernels_(gpu_, options),
+      kernels_(gpu_, *this, options, open_cudnn),
       graphs_(options.graphs),
       open_cufile_(std::move(open_cufile)) {}
 

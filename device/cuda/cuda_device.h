@@ -16,9 +16,11 @@ namespace headrace::device::cuda {
 /// One GPU behind the Device contract. Thread-safe.
 class CudaDevice : public Device {
  public:
-  /// `open_cufile`: where direct reads come from. CudaError if the GPU cannot be used.
+  /// `open_cufile`: where direct reads come from; `open_cudnn`: where attention may. CudaError if
+  /// the GPU cannot be used.
   CudaDevice(std::shared_ptr<CudaApi> api, int ordinal, const GpuOptions& options = {},
-             OpenCuFile open_cufile = open_cufile_library);
+             OpenCuFile open_cufile = open_cufile_library,
+             const OpenCudnn& open_cudnn = open_cudnn_library);
 
   std::string_view name() const override { return name_; }
   bool is_host_addressable() const override { return false; }

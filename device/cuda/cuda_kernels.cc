@@ -61,33 +61,11 @@ CrossEntropyArguments state_arguments(const CrossEntropyState& state, const int3
   return arguments;
 }
 
-AttentionArguments attention_arguments(const AttentionShape& shape, const void* q, const void* k,
-                                       const void* v, const void* out, float* log_sum_exp) {
-  AttentionArguments arguments;
-  arguments.q = q;
-  arguments.k = k;
-  arguments.v = v;
-  arguments.out = out;
-  arguments.log_sum_exp = log_sum_exp;
-  arguments.begins = shape.visible.begins;
-  arguments.ends = shape.visible.ends;
-  arguments.batch = shape.batch;
-  arguments.seq = shape.seq;
-  arguments.q_heads = shape.q_heads;
-  arguments.kv_heads = shape.kv_heads;
-  arguments.head_dim = shape.head_dim;
-  arguments.q_stride = shape.q_stride;
-  arguments.k_stride = shape.k_stride;
-  arguments.v_stride = shape.v_stride;
-  arguments.out_stride = shape.out_stride;
-  arguments.scale = shape.scale;
-  return arguments;
-}
-
 }  // namespace
 
-CudaKernels::CudaKernels(const Gpu& gpu, const GpuOptions& options)
-    : gpu_(gpu), matmul_(gpu, options.tf32) {}
+CudaKernels::CudaKernels(const Gpu& gpu, Device& device, const GpuOptions& options,
+                         const OpenCudnn& open_cudnn)
+    : gpu_(gpu), matmul_(gpu, options.tf32), cudnn_(gpu, device, options, open_cudnn) {}
 
 void CudaKernels::matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b,
                          bool transpose_b, const Matrix& c, bool accumulate, Workspace scratch) {
@@ -316,8 +294,11 @@ void CudaKernels::attention_forward(Stream& stream, const AttentionShape& shape,
                                     float* log_sum_exp, Workspace scratch) {
   check_scratch(scratch, attention_scratch(shape, dtype));
   check_attention_forward(shape, q, k, v, out, log_sum_exp);
-  post_attention_forward(gpu_, stream, shape, dtype,
-                         attention_arguments(shape, q, k, v, out, log_sum_exp));
+  const AttentionArguments arguments = attention_arguments(shape, q, k, v, out, log_sum_exp);
+  if (!cudnn_.post(stream, AttentionPass::forward, shape, dtype, arguments,
+                   scratch.data + attention_scratch_bytes(shape).count())) {
+    post_attention_forward(gpu_, stream, shape, dtype, arguments);
+  }
 }
 
 void CudaKernels::attention_backward(Stream& stream, const AttentionShape& shape, DType dtype,
@@ -333,12 +314,15 @@ void CudaKernels::attention_backward(Stream& stream, const AttentionShape& shape
   arguments.dq = dq;
   arguments.dk = dk;
   arguments.dv = dv;
-  post_attention_backward(gpu_, stream, shape, dtype, arguments);
+  if (!cudnn_.post(stream, AttentionPass::backward, shape, dtype, arguments,
+                   scratch.data + attention_scratch_bytes(shape).count())) {
+    post_attention_backward(gpu_, stream, shape, dtype, arguments);
+  }
 }
 
 Bytes CudaKernels::attention_scratch(const AttentionShape& shape, DType dtype) const {
   check_attention_shape(shape, dtype);
-  return attention_scratch_bytes(shape);
+  return attention_scratch_bytes(shape) + cudnn_.extra_scratch(shape, dtype);
 }
 
 void CudaKernels::cross_entropy_start(Stream& stream, const CrossEntropyState& state,

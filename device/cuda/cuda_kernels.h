@@ -2,6 +2,7 @@
 
 #include "device/cuda/cuda_matmul.h"
 #include "device/cuda/cuda_status.h"
+#include "device/cuda/cudnn_attention.h"
 #include "device/gpu.h"
 #include "device/kernels.h"
 
@@ -10,11 +11,12 @@ namespace headrace::device::cuda {
 /// Kernels of the CUDA device: checks the arguments, lays the work out over a grid and launches it.
 /// No sum uses atomics, so results are the same bits on one machine; those of matrix products are
 /// for equal strides and for addresses that are multiples of 16 bytes, or of the same power of two
-/// below it. Streams must be CudaStreams. Thread-safe.
+/// below it. The same holds of attention by cuDNN. Streams must be CudaStreams. Thread-safe.
 class CudaKernels : public Kernels {
  public:
-  /// `gpu` must outlive the kernels.
-  CudaKernels(const Gpu& gpu, const GpuOptions& options);
+  /// GPU and device, which is used from the first call on, must outlive the kernels.
+  CudaKernels(const Gpu& gpu, Device& device, const GpuOptions& options,
+              const OpenCudnn& open_cudnn);
 
   void matmul(Stream& stream, const Matrix& a, bool transpose_a, const Matrix& b, bool transpose_b,
               const Matrix& c, bool accumulate, Workspace scratch) override;
@@ -67,6 +69,7 @@ class CudaKernels : public Kernels {
                           const float* log_sum_exp, void* dq, void* dk, void* dv,
                           Workspace scratch) override;
   Bytes attention_scratch(const AttentionShape& shape, DType dtype) const override;
+  std::string attention_description() const override { return cudnn_.description(); }
 
   void cross_entropy_start(Stream& stream, const CrossEntropyState& state, int64_t tokens) override;
   void cross_entropy_tile(Stream& stream, const Matrix& logits, int64_t first,
@@ -85,6 +88,7 @@ class CudaKernels : public Kernels {
 
   const Gpu& gpu_;
   CudaMatmul matmul_;
+  mutable CudnnAttention cudnn_;
 };
 
 }  // namespace headrace::device::cuda

@@ -55,11 +55,15 @@ void post_launch(const Gpu& gpu, Stream& stream, const Launch& launch, const Arg
 void post_elementwise(const Gpu& gpu, Stream& stream, KernelId kernel, DType dtype,
                       DType target_dtype, ElementwiseArguments arguments);
 
+/// Of both passes; backward adds the gradients.
+AttentionArguments attention_arguments(const AttentionShape& shape, const void* q, const void* k,
+                                       const void* v, const void* out, float* log_sum_exp);
 /// The attention of cuda_attention.cc; arguments as of Kernels, checked by the caller.
 void post_attention_forward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
                             DType dtype, AttentionArguments arguments);
 void post_attention_backward(const Gpu& gpu, Stream& stream, const AttentionShape& shape,
                              DType dtype, AttentionArguments arguments);
+/// Of our kernels: delta.
 Bytes attention_scratch_bytes(const AttentionShape& shape);
 
 }  // namespace headrace::device::cuda

@@ -44,6 +44,17 @@ PolicyKind policy_of(proto::Headrace::Policy policy) {
   }
 }
 
+device::AttentionChoice attention_of(proto::Headrace::Attention choice) {
+  switch (choice) {
+    case proto::Headrace::cudnn:
+      return device::AttentionChoice::cudnn;
+    case proto::Headrace::fastest:
+      return device::AttentionChoice::fastest;
+    default:
+      return device::AttentionChoice::own;
+  }
+}
+
 model::Recompute recompute_of(proto::Headrace::Recompute level) {
   switch (level) {
     case proto::Headrace::none:
@@ -258,6 +269,7 @@ void Resolver::resolve_headrace() {
   note_unread_limits();
   settings.link_limit = bytes_if(own.has_link_limit(), own.link_limit());
   settings.tf32 = own.tf32();
+  settings.attention = attention_of(own.attention());
   settings.vocab_tile = own.vocab_tile();
   settings.max_shard_size = Bytes(own.max_shard_size());
   settings.seed =
@@ -335,6 +347,11 @@ void Resolver::resolve_compute() {
     settings.cuda_graphs = own.cuda_graphs() ? device::GraphUse::on : device::GraphUse::off;
   }
   note_auto("headrace.cuda_graphs", "where they help", "measured in the run");
+  if (settings.attention != device::AttentionChoice::own &&
+      (settings.dtype == DType::f32 || !context_.has_gpu)) {
+    note(LogLevel::info, "headrace.attention: has no effect, {}",
+         settings.dtype == DType::f32 ? "the training is in fp32" : "there is no GPU");
+  }
   resolve_fp8(wants_device);
   note_idle_ratio(wants_device);
   note_idle_limits();

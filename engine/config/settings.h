@@ -146,6 +146,7 @@ struct Settings {
   device::GpuSearch gpu{std::nullopt, "none was looked for"};  ///< on this machine
   bool tf32 = false;  ///< fp32 products of a GPU may round their operands
   device::GraphUse cuda_graphs = device::GraphUse::measured;
+  device::AttentionChoice attention = device::AttentionChoice::own;  ///< on a GPU
   bool fp8_forward = false;   ///< linear layers of the blocks compute their outputs in e4m3
   int64_t vocab_tile = 4096;  ///< columns of the logits computed at a time
   Bytes max_shard_size{5'000'000'000};

@@ -179,6 +179,16 @@ DirectReadFacts try_direct_reads(const device::GpuSearch& search, const std::str
   return facts;
 }
 
+CudnnFacts detect_cudnn(const device::cuda::OpenCudnn& open) {
+  CudnnFacts facts;
+  const auto cudnn = open(facts.refusal);
+  if (cudnn != nullptr) {
+    facts.version = device::cuda::describe_cudnn_version(cudnn->version());
+    facts.refusal = device::cuda::cudnn_version_refusal(cudnn->version());
+  }
+  return facts;
+}
+
 MpiFacts detect_mpi() {
   using GetLibraryVersion = int(char*, int*);
   MpiFacts facts;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "device/cuda/cudnn_api.h"
 #include "device/gpu.h"
 #include "engine/direct_path.h"
 
@@ -43,6 +44,14 @@ struct DirectReadFacts {
 };
 /// Opens cuFile and reads a file in the folder into the GPU, which is gone afterwards.
 DirectReadFacts try_direct_reads(const device::GpuSearch& search, const std::string& folder);
+
+/// cuDNN, for attention.
+struct CudnnFacts {
+  std::string version;  ///< "9.19.0"; empty: it is not there
+  std::string refusal;  ///< why it cannot be used; empty: it can
+};
+/// Loads it for its version.
+CudnnFacts detect_cudnn(const device::cuda::OpenCudnn& open = device::cuda::open_cudnn_library);
 
 struct MpiFacts {
   std::string version;  ///< "Open MPI v4.1.4, ..."; empty: no library was found

@@ -88,6 +88,17 @@ std::vector<Finding> check_direct_reads(const DirectReadFacts& facts) {
   return {finding};
 }
 
+std::vector<Finding> check_cudnn(const CudnnFacts& facts) {
+  Finding finding{"accelerators", "cuDNN"};
+  const bool works = facts.refusal.empty();
+  finding.values = {{"version", facts.version}, {"works", works}};
+  finding.fact = works ? facts.version : "not usable: " + facts.refusal;
+  finding.meaning = works ? "With headrace.attention it can compute attention on a GPU, where a "
+                            "trial at the start of a run proves it."
+                          : "Attention on a GPU is computed by our own kernels.";
+  return {finding};
+}
+
 std::vector<Finding> check_mpi(const MpiFacts& facts) {
   Finding finding{"several ranks", "Open MPI"};
   finding.values = {{"version", facts.version}, {"mpirun", facts.has_mpirun}};
@@ -122,6 +133,7 @@ std::vector<Finding> examine_machine(const std::vector<std::string>& folders) {
   }
   const device::GpuSearch search = device::find_gpu();
   append(check_gpus(detect_gpus(search)), findings);
+  append(check_cudnn(detect_cudnn()), findings);
   for (const std::string& folder : usable) {
     append(check_direct_reads(try_direct_reads(search, folder)), findings);
   }

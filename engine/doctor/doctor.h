@@ -32,6 +32,7 @@ std::vector<Finding> check_drive(const aio::DriveFacts& facts, const proto::Stor
                                  size_t nodes);
 std::vector<Finding> check_gpus(const GpuFacts& facts);
 std::vector<Finding> check_direct_reads(const DirectReadFacts& facts);
+std::vector<Finding> check_cudnn(const CudnnFacts& facts);
 std::vector<Finding> check_mpi(const MpiFacts& facts);
 
 /// Everything about this machine and the storage below the folders, for the page of

@@ -1,5 +1,6 @@
 #include "base/parallel.h"
 #include "tests/device/attention_suite.h"
+#include "tests/fake_cuda/fake_cudnn.h"
 
 namespace headrace::device::testing {
 namespace {
@@ -101,7 +102,7 @@ TEST_P(AttentionTest, SameBitsForAnyThreadCountAndAddress) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     std::vector<std::vector<std::byte>> expected;
     for (const int threads : {1, 2, 3, 7}) {
-      const int64_t shift = threads == 1 ? 0 : threads;
+      const int64_t shift = threads == 1 ? 0 : threads * GetParam().attention_alignment;
       const Case c{1, 333, 6, 2, 32, dtype, shift, shift};
       Operands o(*device_, *stream_, c);
       Random random(60, 0);
@@ -157,6 +158,30 @@ TEST_P(AttentionTest, RefusesBrokenShapes) {
 }
 
 HEADRACE_DEVICE_SUITE(AttentionTest);
+
+/// Where cuDNN computes what it can: the fake GPU, and the real one.
+std::vector<DeviceFactory> cudnn_devices() {
+  GpuOptions how;
+  how.attention = AttentionChoice::cudnn;
+  const auto make_fake = [how]() -> std::unique_ptr<Device> {
+    const auto gpu = std::make_shared<FakeCuda>();
+    return std::make_unique<cuda::CudaDevice>(
+        gpu, 0, how, cuda::open_cufile_library,
+        [gpu](std::string&) { return std::make_shared<FakeCudnn>(gpu); });
+  };
+  constexpr int64_t kAlignment = 8;  // of 2 bytes, in what it takes
+  std::vector<DeviceFactory> devices = {
+      {.name = "fake_cudnn", .make = make_fake, .attention_alignment = kAlignment}};
+  if (const GpuSearch search = headrace::test::find_gpu_for_tests(); search.gpu) {
+    devices.push_back({.name = "gpu_cudnn",
+                       .make = [found = *search.gpu, how] { return found.make_device(how); },
+                       .attention_alignment = kAlignment});
+  }
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cudnn, AttentionTest, ::testing::ValuesIn(cudnn_devices()),
+                         [](const auto& made) { return made.param.name; });
 
 }  // namespace
 }  // namespace headrace::device::testing

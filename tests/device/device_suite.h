@@ -30,6 +30,8 @@ struct DeviceFactory {
   /// Products have the same bits for addresses that differ by multiples of this many bytes; above
   /// 1 for equal strides only.
   int64_t product_alignment = 1;
+  /// The same of attention, in elements, and of strides that are multiples of it.
+  int64_t attention_alignment = 1;
   bool has_fp8 = true;
   /// Largest error of adding a term to a sum in fp8 products, of the sum of all magnitudes.
   double fp8_sum_error = 0x1p-24;
@@ -65,8 +67,8 @@ inline std::vector<DeviceFactory> all_devices() {
     const auto make_graphs = [found = *search.gpu] { return found.make_device(all_in_graphs()); };
     // Tensor cores keep some 14 bits of a sum of fp8 products (DeepSeek-AI 2024, "DeepSeek-V3
     // Technical Report", 3.3.2); cuBLASLt adds some of these sums to fp32 every 128 terms.
-    devices.push_back({"gpu", make, 16, search.gpu->has_fp8, 0x1p-17});
-    devices.push_back({"gpu_graphs", make_graphs, 16, search.gpu->has_fp8, 0x1p-17});
+    devices.push_back({"gpu", make, 16, 1, search.gpu->has_fp8, 0x1p-17});
+    devices.push_back({"gpu_graphs", make_graphs, 16, 1, search.gpu->has_fp8, 0x1p-17});
   }
   return devices;
 }

@@ -42,11 +42,12 @@ inline CurveSettings gpu_curve(const std::string& folder, DType dtype, int32_t v
 /// What the search for a GPU finds, where the fake one is there.
 inline device::GpuFound fake_gpu(
     const std::shared_ptr<device::testing::FakeCuda>& fake,
-    const device::cuda::OpenCuFile& open_cufile = device::cuda::open_cufile_library) {
+    const device::cuda::OpenCuFile& open_cufile = device::cuda::open_cufile_library,
+    const device::cuda::OpenCudnn& open_cudnn = device::cuda::open_cudnn_library) {
   device::GpuFound found;
   found.description = "the fake GPU";
-  found.make_device = [fake, open_cufile](const device::GpuOptions& how) {
-    return std::make_unique<device::cuda::CudaDevice>(fake, 0, how, open_cufile);
+  found.make_device = [fake, open_cufile, open_cudnn](const device::GpuOptions& how) {
+    return std::make_unique<device::cuda::CudaDevice>(fake, 0, how, open_cufile, open_cudnn);
   };
   return found;
 }

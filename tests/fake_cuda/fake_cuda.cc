@@ -90,6 +90,19 @@ bool FakeCuda::write_as_peer(void* target, const void* source, size_t size) {
   return true;
 }
 
+bool FakeCuda::post(StreamHandle stream, std::function<void()> work) {
+  Stream* const found = find(stream);
+  if (found == nullptr) {
+    return false;
+  }
+  found->worker.post([this, work = std::move(work)] {
+    if (sticky_ == 0) {
+      use_memory(work);
+    }
+  });
+  return true;
+}
+
 Status FakeCuda::enter(const char* call) {
   const std::lock_guard lock(mutex_);
   ++calls_[call];

@@ -57,6 +57,10 @@ class FakeCuda : public cuda::CudaApi {
   int64_t live_objects() const;
   /// What another device on the bus does by DMA; false where the target is not the GPU's memory.
   bool write_as_peer(void* target, const void* source, size_t size);
+  /// Whether all of it is memory of the GPU.
+  bool holds(const void* address, size_t size) const { return is_on_device(address, size); }
+  /// What another library posts to a stream of this GPU; false where there is no such stream.
+  bool post(cuda::StreamHandle stream, std::function<void()> work);
 
   cuda::Status device_count(int* count) override;
   cuda::Status device_facts(int device, cuda::GpuFacts* facts) override;

@@ -295,6 +295,22 @@ TEST(ResolveCompute, CudaGraphsAreUsedWhereTheyHelpUnlessSaidOtherwise) {
   EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": false})").cuda_graphs, GraphUse::off);
 }
 
+TEST(ResolveCompute, AttentionIsOursUnlessAskedFor) {
+  ResolveContext gpu;
+  gpu.has_gpu = true;
+  EXPECT_EQ(settings_of("", gpu).attention, device::AttentionChoice::own);
+  const std::string bf16 = R"(, "bf16": {"enabled": true})";
+  const std::string fastest = R"("headrace": {"attention": "fastest"})";
+  const auto has_no_effect = Contains(HasSubstr("headrace.attention: has no effect"));
+  const Resolution used = resolve_text(file_with(fastest + bf16), gpu);
+  EXPECT_EQ(used.settings.attention, device::AttentionChoice::fastest);
+  EXPECT_THAT(texts(used), Not(has_no_effect));
+  EXPECT_EQ(settings_of(R"("headrace": {"attention": "cudnn"})" + bf16, gpu).attention,
+            device::AttentionChoice::cudnn);
+  EXPECT_THAT(texts(resolve_text(file_with(fastest + bf16), {})), has_no_effect);
+  EXPECT_THAT(texts(resolve_text(file_with(fastest), gpu)), has_no_effect);
+}
+
 TEST(ResolveCompute, Fp8IsFor16BitsAndOnTheCpuForChecks) {
   ResolveContext gpu;
   gpu.has_gpu = true;
@@ -338,7 +354,9 @@ TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
   ResolveContext context;
   context.has_gpu = true;
   Settings settings = settings_of(
-      R"("headrace": {"tf32": true, "cuda_graphs": true, "device_memory": "1GiB"})", context);
+      R"("headrace": {"tf32": true, "cuda_graphs": true, "attention": "cudnn",
+                      "device_memory": "1GiB"})",
+      context);
   device::GpuOptions how;
   device::GpuFound found;
   found.make_device = [&](const device::GpuOptions& made) {
@@ -351,6 +369,8 @@ TEST(ResolveCompute, TheGpuOfTheSettingsIsUsed) {
   EXPECT_NE(options.make_device(), nullptr);
   EXPECT_TRUE(how.tf32);
   EXPECT_EQ(how.graphs.use, device::GraphUse::on);
+  EXPECT_EQ(how.attention, device::AttentionChoice::cudnn);
+  EXPECT_EQ(how.attention_workspace, kMiB * 32);
   settings.gpu = {std::nullopt, "none for a test"};
   EXPECT_FALSE(make_engine_options(settings, 64).make_device) << "the device is emulated";
 }

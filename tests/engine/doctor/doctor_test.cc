@@ -350,6 +350,20 @@ TEST(DoctorOfDirectReads, WithoutAGpuThereAreNone) {
   EXPECT_NE(facts.refusal, "");
 }
 
+TEST(DoctorOfCudnn, SaysWhyItIsNotUsable) {
+  CudnnFacts facts = detect_cudnn([](std::string& refusal) {
+    refusal = "cuDNN 9 is not there";
+    return nullptr;
+  });
+  Finding finding = check_cudnn(facts).front();
+  EXPECT_EQ(finding.verdict, Verdict::ok) << "nothing is missing";
+  EXPECT_EQ(finding.fact, "not usable: cuDNN 9 is not there");
+  EXPECT_FALSE(value<bool>(finding, "works"));
+  finding = check_cudnn({"9.19.0", ""}).front();
+  EXPECT_EQ(finding.fact, "9.19.0");
+  EXPECT_THAT(finding.meaning, HasSubstr("headrace.attention"));
+}
+
 TEST(DoctorOfMpi, FoundOrNot) {
   EXPECT_EQ(check_mpi({}).front().fact, "not found");
   EXPECT_EQ(check_mpi({"Open MPI v4.1.4", "", false}).front().verdict, Verdict::note);
