@@ -40,7 +40,7 @@ struct GpuOptions {
   /// fp32 products may round their operands to tf32 (10 bits of mantissa), which is several times
   /// as fast.
   bool tf32 = false;
-  GraphOptions graphs;
+  GraphOptions graphs{};
   AttentionChoice attention = AttentionChoice::own;
   /// Most scratch memory that cuDNN's attention may take.
   Bytes attention_workspace = kGiB;

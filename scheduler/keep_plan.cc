@@ -6,9 +6,6 @@ namespace headrace::scheduler {
 
 namespace {
 
-/// Work on each of the two relaxations; about a tenth of a second.
-constexpr int64_t kMostSteps = 20'000'000;
-
 Trace two_rounds(const Trace& trace) {
   Trace result;
   result.operations.reserve(2 * trace.operations.size());
@@ -38,7 +35,7 @@ void end_first_round(const CompileInput& input, int64_t operations, std::vector<
 
 }  // namespace
 
-KeepPlan::KeepPlan(const CompileInput& input, double usable)
+KeepPlan::KeepPlan(const CompileInput& input, double usable, int64_t most_steps)
     : positions_(input.objects->size()), usable_(usable) {
   for (uint32_t i = 0; i < input.trace->operations.size(); ++i) {
     for (const Use& use : input.trace->operations[i].uses) {
@@ -59,7 +56,7 @@ KeepPlan::KeepPlan(const CompileInput& input, double usable)
   end_first_round(input, static_cast<int64_t>(input.trace->operations.size()), lives);
   if (input.budgets.device.count() > 0) {
     const BoundaryBound link(doubled, lives, Boundary::link);
-    solve(link.stays(), link.room(), on_device_);
+    solve(link.stays(), link.room(), most_steps, on_device_);
   }
   const BoundaryBound drive(doubled, lives, Boundary::drive);
   std::vector<Stay> stays = drive.stays();
@@ -72,7 +69,7 @@ KeepPlan::KeepPlan(const CompileInput& input, double usable)
     stay.interval.bytes = static_cast<int64_t>(static_cast<double>(stay.interval.bytes) *
                                                (1 - static_cast<double>(on_device)));
   }
-  solve(stays, drive.host_room(), in_host_);
+  solve(stays, drive.host_room(), most_steps, in_host_);
 }
 
 /// The entries of the shares that stand for a stretch of the first round: uses that are over while
@@ -93,7 +90,7 @@ void KeepPlan::for_each_share(const Stay& stay, const Visit& visit) const {
   }
 }
 
-void KeepPlan::solve(const std::vector<Stay>& stays, std::vector<int64_t> room,
+void KeepPlan::solve(const std::vector<Stay>& stays, std::vector<int64_t> room, int64_t most_steps,
                      std::vector<float>& shares) {
   std::vector<StayInterval> intervals;
   intervals.reserve(stays.size());
@@ -103,7 +100,7 @@ void KeepPlan::solve(const std::vector<Stay>& stays, std::vector<int64_t> room,
   for (int64_t& bytes : room) {
     bytes = static_cast<int64_t>(static_cast<double>(bytes) * usable_);
   }
-  const auto let_go = least_cost_let_go(intervals, room, kMostSteps);
+  const auto let_go = least_cost_let_go(intervals, room, most_steps);
   if (!let_go) {
     complete_ = false;
     return;

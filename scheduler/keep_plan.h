@@ -11,9 +11,11 @@ namespace headrace::scheduler {
 /// for the first. Whole objects in real arenas can follow it only in part.
 class KeepPlan {
  public:
+  static constexpr int64_t kFewSteps = 20'000'000;
   /// `usable`: the part of the room that copies can use between uses; the rest goes to holes and to
-  /// copies on their way.
-  KeepPlan(const CompileInput& input, double usable);
+  /// copies on their way. `most_steps`: work on each of the two relaxations, some 200 million a
+  /// second.
+  KeepPlan(const CompileInput& input, double usable, int64_t most_steps = kFewSteps);
 
   /// False where the trace is too long for the relaxation.
   bool is_complete() const { return complete_; }
@@ -25,7 +27,8 @@ class KeepPlan {
   }
 
  private:
-  void solve(const std::vector<Stay>& stays, std::vector<int64_t> room, std::vector<float>& shares);
+  void solve(const std::vector<Stay>& stays, std::vector<int64_t> room, int64_t most_steps,
+             std::vector<float>& shares);
   template <class Visit>
   void for_each_share(const Stay& stay, const Visit& visit) const;
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 
 #include "scheduler/compiler.h"
 #include "scheduler/costs.h"
@@ -27,6 +28,13 @@ constexpr double kWorthContinuing = 1.03;
 
 /// Parts of the room that the planned copies may fill.
 constexpr std::array<double, 2> kUsable = {1, 0.85};
+constexpr std::array<double, 5> kMoreUsable = {1, 0.95, 0.9, 0.85, 0.75};
+
+/// Steps of so many seconds are worth all plans of PolicyEffort::exhaustive.
+constexpr double kLongStep = 1;
+
+/// Work on the relaxations of a keep plan, unless few plans are made.
+constexpr int64_t kManySteps = 200'000'000;
 
 /// A plan that follows a keep plan.
 struct PlannedVariant {
@@ -37,11 +45,24 @@ constexpr std::array<PlannedVariant, 4> kPlanned = {{{0, PlanTrust::by_distance}
                                                      {2, PlanTrust::by_distance},
                                                      {0, PlanTrust::in_full},
                                                      {1, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 8> kMorePlanned = {{{0, PlanTrust::by_distance},
+                                                         {1, PlanTrust::by_distance},
+                                                         {2, PlanTrust::by_distance},
+                                                         {3, PlanTrust::by_distance},
+                                                         {0, PlanTrust::in_full},
+                                                         {1, PlanTrust::in_full},
+                                                         {2, PlanTrust::in_full},
+                                                         {3, PlanTrust::in_full}}};
 constexpr std::array<PlannedVariant, 2> kQuickPlanned = {
     {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}}};
 /// Of these the places are chosen in advance as well.
 constexpr std::array<PlannedVariant, 2> kPlaced = {
     {{0, PlanTrust::in_full}, {1, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 5> kMorePlaced = {{{0, PlanTrust::in_full},
+                                                        {1, PlanTrust::in_full},
+                                                        {2, PlanTrust::in_full},
+                                                        {3, PlanTrust::in_full},
+                                                        {0, PlanTrust::by_distance}}};
 
 /// Makes plans, simulates them and keeps the best.
 class Contest {
@@ -58,6 +79,9 @@ class Contest {
       enter(compile_placed(input_, model, unplaced));
     }
   }
+
+  /// Of the fastest plan so far.
+  double seconds() const { return fastest_; }
 
   /// The cheapest.
   Schedule take_best() { return std::move(best()->schedule); }
@@ -120,40 +144,48 @@ class OptimalPolicy final : public Policy {
       // The first and the last of a kind: the most unlike each other.
       contest.enter(FarthestUse(input, kWeights.front()));
       contest.enter(FarthestUse(input, kWeights.back()));
-      enter_planned(input, kUsable[0], kQuickPlanned, contest);
+      const KeepPlan plan(input, kUsable[0]);
+      if (plan.is_complete()) {
+        enter_planned(input, plan, kQuickPlanned, contest);
+      }
       return contest.take_best();
     }
     for (const FarthestUseWeights& weights : kWeights) {
       contest.enter(FarthestUse(input, weights));
     }
     contest.enter(LeastRecentlyUsed());
-    for (const double usable : kUsable) {
-      if (!enter_planned(input, usable, kPlanned, contest)) {
-        break;  // nor with less room, which takes as long to find
-      }
+    if (effort_ == PolicyEffort::exhaustive && contest.seconds() >= kLongStep) {
+      enter_all_planned(input, kMoreUsable, kMorePlanned, kMorePlaced, contest);
+    } else {
+      enter_all_planned(input, kUsable, kPlanned, kPlaced, contest);
     }
     return input.foresight == Foresight::whole_step ? contest.take_best_of_two_rounds()
                                                     : contest.take_best();
   }
 
  private:
-  /// False where the trace is too long for a keep plan.
-  template <size_t kCount>
-  bool enter_planned(const CompileInput& input, double usable,
-                     const std::array<PlannedVariant, kCount>& variants, Contest& contest) const {
-    const KeepPlan plan(input, usable);
-    if (!plan.is_complete()) {
-      return false;
-    }
+  static void enter_planned(const CompileInput& input, const KeepPlan& plan,
+                            std::span<const PlannedVariant> variants, Contest& contest) {
     for (const PlannedVariant& variant : variants) {
       contest.enter(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
     }
-    if (effort_ == PolicyEffort::thorough && input.foresight == Foresight::whole_step) {
-      for (const PlannedVariant& variant : kPlaced) {
-        contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+  }
+
+  static void enter_all_planned(const CompileInput& input, std::span<const double> usable,
+                                std::span<const PlannedVariant> variants,
+                                std::span<const PlannedVariant> placed, Contest& contest) {
+    for (const double part : usable) {
+      const KeepPlan plan(input, part, kManySteps);
+      if (!plan.is_complete()) {
+        break;  // nor with less room, which takes as long to find
+      }
+      enter_planned(input, plan, variants, contest);
+      if (input.foresight == Foresight::whole_step) {
+        for (const PlannedVariant& variant : placed) {
+          contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+        }
       }
     }
-    return true;
   }
 
   PolicyEffort effort_;

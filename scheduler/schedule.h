@@ -91,8 +91,11 @@ class Policy {
 double drive_cost(const Rates& rates, const Schedule& schedule);
 
 enum class PolicyEffort : uint8_t {
-  thorough,  ///< compares all of its plans
-  quick,     ///< a third of them: enough to tell which of several traces is faster
+  quick,     ///< few plans: enough to tell which of several traces is faster
+  thorough,  ///< for a plan of a run
+  /// For a run, which repeats its steps: twice as many plans and more for steps longer than a
+  /// second.
+  exhaustive,
 };
 
 /// What `policy` compiles, with direct reads where the rates have them and they make the step no
