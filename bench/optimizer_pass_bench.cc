@@ -187,9 +187,8 @@ class Pass {
         device_(device::make_cpu_device()),
         stream_(device_->create_stream("unused")),
         arena_(Tier::host, memory.data(), memory.size()),
-        policy_(options.policy == "lru"
-                    ? scheduler::make_lru_policy()
-                    : scheduler::make_optimal_policy(scheduler::PolicyEffort::exhaustive)),
+        policy_(options.policy == "lru" ? scheduler::make_lru_policy()
+                                        : scheduler::make_optimal_policy()),
         rates_(rates) {
     tiers::ExtentStoreOptions store;
     store.paths = {options.path};

@@ -255,8 +255,8 @@ void run(const Options& options) {
     input.budgets = {plan.device_arena, plan.host_arena};
     input.rates = rates_of(options);
     input.initial = plan.homes;
-    for (const auto& policy : {scheduler::make_optimal_policy(scheduler::PolicyEffort::exhaustive),
-                               scheduler::make_lru_policy(), liveness_policy(plan.layout)}) {
+    for (const auto& policy : {scheduler::make_optimal_policy(), scheduler::make_lru_policy(),
+                               liveness_policy(plan.layout)}) {
       const Row row = run_policy(*policy, input, options.steps);
       print(row);
       results.push_back(to_json(setup, row));

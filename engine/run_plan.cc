@@ -43,7 +43,7 @@ WorkEstimate estimate_work(const model::Network& network, const EngineOptions& o
 std::unique_ptr<scheduler::Policy> policy_named(const EngineOptions& options,
                                                 const ModelLayout& layout) {
   if (options.policy == "optimal") {
-    return scheduler::make_optimal_policy(scheduler::PolicyEffort::exhaustive);
+    return scheduler::make_optimal_policy();
   }
   if (options.policy == "lru") {
     return scheduler::make_lru_policy();

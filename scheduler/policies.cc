@@ -28,10 +28,6 @@ constexpr double kWorthContinuing = 1.03;
 
 /// Parts of the room that the planned copies may fill.
 constexpr std::array<double, 2> kUsable = {1, 0.85};
-constexpr std::array<double, 5> kMoreUsable = {1, 0.95, 0.9, 0.85, 0.75};
-
-/// Steps of so many seconds are worth all plans of PolicyEffort::exhaustive.
-constexpr double kLongStep = 1;
 
 /// Work on the relaxations of a keep plan, unless few plans are made.
 constexpr int64_t kManySteps = 200'000'000;
@@ -45,24 +41,11 @@ constexpr std::array<PlannedVariant, 4> kPlanned = {{{0, PlanTrust::by_distance}
                                                      {2, PlanTrust::by_distance},
                                                      {0, PlanTrust::in_full},
                                                      {1, PlanTrust::in_full}}};
-constexpr std::array<PlannedVariant, 8> kMorePlanned = {{{0, PlanTrust::by_distance},
-                                                         {1, PlanTrust::by_distance},
-                                                         {2, PlanTrust::by_distance},
-                                                         {3, PlanTrust::by_distance},
-                                                         {0, PlanTrust::in_full},
-                                                         {1, PlanTrust::in_full},
-                                                         {2, PlanTrust::in_full},
-                                                         {3, PlanTrust::in_full}}};
 constexpr std::array<PlannedVariant, 2> kQuickPlanned = {
     {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}}};
 /// Of these the places are chosen in advance as well.
 constexpr std::array<PlannedVariant, 2> kPlaced = {
     {{0, PlanTrust::in_full}, {1, PlanTrust::in_full}}};
-constexpr std::array<PlannedVariant, 5> kMorePlaced = {{{0, PlanTrust::in_full},
-                                                        {1, PlanTrust::in_full},
-                                                        {2, PlanTrust::in_full},
-                                                        {3, PlanTrust::in_full},
-                                                        {0, PlanTrust::by_distance}}};
 
 /// Makes plans, simulates them and keeps the best.
 class Contest {
@@ -79,9 +62,6 @@ class Contest {
       enter(compile_placed(input_, model, unplaced));
     }
   }
-
-  /// Of the fastest plan so far.
-  double seconds() const { return fastest_; }
 
   /// The cheapest.
   Schedule take_best() { return std::move(best()->schedule); }
@@ -154,11 +134,7 @@ class OptimalPolicy final : public Policy {
       contest.enter(FarthestUse(input, weights));
     }
     contest.enter(LeastRecentlyUsed());
-    if (effort_ == PolicyEffort::exhaustive && contest.seconds() >= kLongStep) {
-      enter_all_planned(input, kMoreUsable, kMorePlanned, kMorePlaced, contest);
-    } else {
-      enter_all_planned(input, kUsable, kPlanned, kPlaced, contest);
-    }
+    enter_all_planned(input, contest);
     return input.foresight == Foresight::whole_step ? contest.take_best_of_two_rounds()
                                                     : contest.take_best();
   }
@@ -171,17 +147,15 @@ class OptimalPolicy final : public Policy {
     }
   }
 
-  static void enter_all_planned(const CompileInput& input, std::span<const double> usable,
-                                std::span<const PlannedVariant> variants,
-                                std::span<const PlannedVariant> placed, Contest& contest) {
-    for (const double part : usable) {
-      const KeepPlan plan(input, part, kManySteps);
+  static void enter_all_planned(const CompileInput& input, Contest& contest) {
+    for (const double usable : kUsable) {
+      const KeepPlan plan(input, usable, kManySteps);
       if (!plan.is_complete()) {
         break;  // nor with less room, which takes as long to find
       }
-      enter_planned(input, plan, variants, contest);
+      enter_planned(input, plan, kPlanned, contest);
       if (input.foresight == Foresight::whole_step) {
-        for (const PlannedVariant& variant : placed) {
+        for (const PlannedVariant& variant : kPlaced) {
           contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
         }
       }

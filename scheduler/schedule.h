@@ -91,11 +91,8 @@ class Policy {
 double drive_cost(const Rates& rates, const Schedule& schedule);
 
 enum class PolicyEffort : uint8_t {
-  quick,     ///< few plans: enough to tell which of several traces is faster
-  thorough,  ///< for a plan of a run
-  /// For a run, which repeats its steps: twice as many plans and more for steps longer than a
-  /// second.
-  exhaustive,
+  thorough,  ///< compares all of its plans
+  quick,     ///< a third of them: enough to tell which of several traces is faster
 };
 
 /// What `policy` compiles, with direct reads where the rates have them and they make the step no
