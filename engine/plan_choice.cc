@@ -196,7 +196,7 @@ double predicted_seconds(MemoryPlan& plan, const MemoryRequest& request) {
   const auto input = compile_input(plan, plan.usual_step(), request.rates, plan.homes);
   if (plan.first_schedule == nullptr) {
     const auto policy = scheduler::make_optimal_policy(request.is_quick ? PolicyEffort::quick
-                                                                        : PolicyEffort::thorough);
+                                                                        : PolicyEffort::planning);
     plan.first_schedule = std::make_shared<const scheduler::Schedule>(policy->compile(input));
   }
   return scheduler::simulate(input, *plan.first_schedule).seconds;
@@ -334,8 +334,8 @@ MemoryPlan with_shards_chosen(const PlanInput& input, MemoryPlan plan, Bytes hos
   };
   trials.cost = [&](MemoryPlan& other) {
     predicted_seconds(other, input.request);
-    SteadySteps steps = steady_steps(*scheduler::make_optimal_policy(), first_step(other),
-                                     other.first_schedule->final);
+    SteadySteps steps = steady_steps(*scheduler::make_optimal_policy(PolicyEffort::planning),
+                                     first_step(other), other.first_schedule->final);
     other.late_step = std::make_shared<const CompiledStep>(std::move(steps.last));
     return steps.cost;
   };

@@ -19,6 +19,8 @@ constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3,
 /// some 20,000 operations.
 constexpr size_t kOperationsForAllPlans = 4000;
 constexpr size_t kOperationsForFewPlans = 16000;
+/// The same before a run, where many steps are compared.
+constexpr size_t kOperationsToCompare = 2000;
 /// Worth of a second less on the drive in seconds of the step: it wears the drive less, and what
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
@@ -29,7 +31,7 @@ constexpr double kWorthContinuing = 1.03;
 /// Parts of the room that the planned copies may fill.
 constexpr std::array<double, 2> kUsable = {1, 0.85};
 
-/// Work on the relaxations of a keep plan, unless few plans are made.
+/// Work on the relaxations of a keep plan for a run.
 constexpr int64_t kManySteps = 200'000'000;
 
 /// A plan that follows a keep plan.
@@ -116,7 +118,8 @@ class OptimalPolicy final : public Policy {
   std::string_view name() const override { return "optimal"; }
   Schedule compile(const CompileInput& input) const override {
     const size_t operations = input.trace->operations.size();
-    if (operations > kOperationsForFewPlans) {
+    const bool is_for_run = effort_ == PolicyEffort::thorough;
+    if (operations > (is_for_run ? kOperationsForFewPlans : kOperationsToCompare)) {
       return compile_with(input, FarthestUse(input, kWeights[0]));
     }
     Contest contest(input);
@@ -147,9 +150,10 @@ class OptimalPolicy final : public Policy {
     }
   }
 
-  static void enter_all_planned(const CompileInput& input, Contest& contest) {
+  void enter_all_planned(const CompileInput& input, Contest& contest) const {
     for (const double usable : kUsable) {
-      const KeepPlan plan(input, usable, kManySteps);
+      const KeepPlan plan(input, usable,
+                          effort_ == PolicyEffort::planning ? KeepPlan::kFewSteps : kManySteps);
       if (!plan.is_complete()) {
         break;  // nor with less room, which takes as long to find
       }

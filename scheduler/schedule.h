@@ -92,6 +92,7 @@ double drive_cost(const Rates& rates, const Schedule& schedule);
 
 enum class PolicyEffort : uint8_t {
   thorough,  ///< compares all of its plans
+  planning,  ///< the same, less for long traces: a run has the time of its steps to compile
   quick,     ///< a third of them: enough to tell which of several traces is faster
 };
 

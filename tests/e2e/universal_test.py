@@ -39,6 +39,8 @@ class UniversalTest(CommandTest):
              dtype, *map(str, stages)],
             capture_output=True, text=True, check=False, cwd=self.folder, timeout=1500,
         )  # fmt: skip
+        if f"Type {dtype} is not supported on your device" in done.stderr:
+            self.skipTest(f"this processor has no {dtype} for DeepSpeed")
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])
         lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         self.assertEqual(len(lines), len(stages))

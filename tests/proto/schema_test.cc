@@ -153,7 +153,7 @@ TEST(Schema, DefaultsAreDeepSpeeds) {
       {"zero_optimization.offload_optimizer.super_offload", "false"},
       {"zero_optimization.offload_optimizer.cpuadam_cores_perc", "0.8"},
       {"aio.block_size", "1048576"},
-      {"aio.queue_depth", "64"},
+      {"aio.queue_depth", "16"},
       {"aio.intra_op_parallelism", "1"},
       {"aio.single_submit", "false"},
       {"aio.overlap_events", "true"},
