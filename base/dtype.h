@@ -1,7 +1,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "base/units.h"
@@ -39,5 +41,33 @@ inline Bf16 to_bf16(float value) {
 }
 float to_float(F16 value);
 F16 to_f16(float value);
+
+/// The f32, bf16 or f16 number that lies there, wherever that is.
+inline float load_float(const std::byte* from, DType dtype) {
+  const auto load = [&](auto value) {
+    std::memcpy(&value, from, sizeof(value));
+    return value;
+  };
+  switch (dtype) {
+    case DType::bf16:
+      return to_float(load(Bf16{}));
+    case DType::f16:
+      return to_float(load(F16{}));
+    default:
+      return load(float{});
+  }
+}
+/// The other way; rounds to nearest even.
+inline void store_float(float value, std::byte* to, DType dtype) {
+  const auto store = [&](auto stored) { std::memcpy(to, &stored, sizeof(stored)); };
+  switch (dtype) {
+    case DType::bf16:
+      return store(to_bf16(value));
+    case DType::f16:
+      return store(to_f16(value));
+    default:
+      return store(value);
+  }
+}
 
 }  // namespace headrace

@@ -48,6 +48,11 @@ Bytes align_up(Bytes value, Bytes alignment) {
   return Bytes(align_up(value.count(), alignment.count()));
 }
 
+std::byte* align_up(std::byte* address, int64_t alignment) {
+  const auto value = static_cast<int64_t>(reinterpret_cast<intptr_t>(address));
+  return address + (align_up(value, alignment) - value);
+}
+
 Bytes parse_bytes(std::string_view text, std::string_view what) {
   const auto fail = [&] {
     return InputError(fmt::format(

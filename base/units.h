@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -56,6 +57,8 @@ inline constexpr Bytes kGiB{int64_t{1} << 30};
 /// Smallest multiple of `alignment` (> 0) that is not below `value`; checked.
 Bytes align_up(Bytes value, Bytes alignment);
 int64_t align_up(int64_t value, int64_t alignment);
+/// The first multiple of `alignment` from there on.
+std::byte* align_up(std::byte* address, int64_t alignment);
 
 /// a / b, rounded up; a >= 0, b > 0. Also for kernels, so it checks nothing.
 constexpr int64_t ceil_div(int64_t a, int64_t b) {

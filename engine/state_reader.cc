@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/split_float.h"
@@ -18,18 +17,8 @@ constexpr int64_t kPiece = 65536;  ///< elements converted at a time
 constexpr int64_t kLargestParameter = int64_t{1} << 56;
 
 float value_at(const std::byte* bytes, int64_t index, DType dtype) {
-  const auto load = [&](auto value) {
-    std::memcpy(&value, bytes + index * static_cast<int64_t>(sizeof(value)), sizeof(value));
-    return value;
-  };
-  switch (dtype) {
-    case DType::bf16:
-      return to_float(Bf16{load(uint16_t{})});
-    case DType::f16:
-      return to_float(F16{load(uint16_t{})});
-    default:
-      return load(float{});
-  }
+  const size_t width = dtype == DType::f32 ? sizeof(float) : sizeof(uint16_t);
+  return load_float(bytes + static_cast<size_t>(index) * width, dtype);
 }
 
 }  // namespace

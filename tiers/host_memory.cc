@@ -135,9 +135,8 @@ void HostMemory::map_transparent(std::optional<int> numa_node) {
                     format_bytes(size_), errno_text(errno)));
   }
   auto* const begin = static_cast<std::byte*>(mapped);
-  const auto address = static_cast<int64_t>(reinterpret_cast<intptr_t>(begin));
-  const auto before = static_cast<size_t>(align_up(address, alignment.count()) - address);
-  data_ = begin + before;
+  data_ = align_up(begin, alignment.count());
+  const auto before = static_cast<size_t>(data_ - begin);
   trim(begin, before);
   trim(data_ + mapped_size_, extra - before);
   // A hint; kernels without transparent huge pages refuse it.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <tuple>
 
@@ -16,17 +15,6 @@ namespace headrace::device::cuda {
 namespace {
 
 constexpr Bytes kAlignment{256};
-
-double value_of(const std::byte* source, DType dtype) {
-  if (dtype == DType::f32) {
-    float value = 0;
-    std::memcpy(&value, source, sizeof(value));
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, source, sizeof(bits));
-  return dtype == DType::bf16 ? to_float(Bf16{bits}) : to_float(F16{bits});
-}
 
 /// Both ways round to the dtype several times before a result: probabilities, gradients of scores,
 /// sums over query heads, the result. In the norm of a head's row that is a few roundings.
@@ -189,8 +177,8 @@ void AttentionTrial::check(const Result& result) {
       for (int64_t i = 0; i < width; ++i) {
         const auto at =
             static_cast<size_t>((row * result.stride + head * width + i) * size_of(dtype).count());
-        const double value = value_of(own.data() + at, dtype);
-        const double difference = value_of(other.data() + at, dtype) - value;
+        const double value = load_float(own.data() + at, dtype);
+        const double difference = load_float(other.data() + at, dtype) - value;
         sums.size += value * value;
         sums.difference += difference * difference;
       }

@@ -49,9 +49,7 @@ class CudaMemory : public Memory {
           format_bytes(Bytes(gpu.facts.memory))));
     }
     gpu.check(status, [&] { return fmt::format("cudaMalloc of {} bytes", mapped.count()); });
-    const auto address = reinterpret_cast<intptr_t>(allocation_);
-    data_ = static_cast<std::byte*>(allocation_) +
-            (align_up(int64_t{address}, kPage.count()) - int64_t{address});
+    data_ = align_up(static_cast<std::byte*>(allocation_), kPage.count());
     try {
       zero();
     } catch (...) {

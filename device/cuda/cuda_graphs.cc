@@ -202,8 +202,7 @@ void GraphCache::refuse(const std::string& reason) {
   is_refused_ = true;
   log_warning(
       "CUDA graphs are not used any more on {}: kernels are launched one by one, which small "
-      "models "
-      "notice ({})",
+      "models notice ({})",
       gpu_.describe(), reason);
 }
 

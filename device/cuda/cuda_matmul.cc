@@ -140,8 +140,7 @@ CudaMatmul::Choice CudaMatmul::choose_with_bias(LtProduct& product, const void* 
 
 void CudaMatmul::multiply(Stream& stream, const LtProduct& product, const LtAlgorithm& algorithm,
                           bool accumulate, LtOperands operands, Workspace scratch) {
-  const int64_t address = static_cast<int64_t>(reinterpret_cast<intptr_t>(scratch.data));
-  operands.workspace = scratch.data + (align_up(address, kWorkspaceAlignment) - address);
+  operands.workspace = align_up(scratch.data, kWorkspaceAlignment);
   const auto call = [](const CudaStream& on, const LtProduct& what, const LtAlgorithm& how,
                        float beta, const LtOperands& with) {
     on.gpu().check(on.gpu().api.lt_multiply(what, how, 1.0F, beta, with, on.handle()),

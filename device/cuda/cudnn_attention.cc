@@ -13,11 +13,6 @@ constexpr double kAlike = 0.95;
 constexpr int kRounds = 5;
 constexpr int64_t kAlignment = 256;
 
-std::byte* aligned(std::byte* extra) {
-  const auto address = static_cast<int64_t>(reinterpret_cast<intptr_t>(extra));
-  return extra + (align_up(address, kAlignment) - address);
-}
-
 std::string describe(const AttentionShape& shape, DType dtype) {
   return fmt::format("{} x {} tokens, {}/{} heads of {} in {}", shape.batch, shape.seq,
                      shape.q_heads, shape.kv_heads, shape.head_dim, to_string(dtype));
@@ -71,7 +66,7 @@ bool CudnnAttention::post(Stream& stream, AttentionPass pass, const AttentionSha
   if (plan == nullptr || !suits_cudnn(arguments)) {
     return false;
   }
-  post_plan(stream, plan, arguments, aligned(extra));
+  post_plan(stream, plan, arguments, align_up(extra, kAlignment));
   return true;
 }
 

@@ -14,7 +14,8 @@ namespace {
 /// Steps in a row after which the residency that a step finds hardly changes any more.
 constexpr int kRoundsToSteadyState = 4;
 
-/// Whether a run compiles its steps as the choice of its plan does, whose schedules then count.
+/// Whether a run compiles its steps as the choice of its plan does, whose schedules then count;
+/// for long traces a run makes more plans (PolicyEffort::planning).
 bool compiles_like_choice(const EngineOptions& options) {
   return options.policy == "optimal" && options.memory.rates.direct_share == 0;
 }

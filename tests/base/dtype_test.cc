@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -28,6 +29,20 @@ uint16_t nearest_by_search(float value) {
     }
   }
   return found;
+}
+
+TEST(DType, NumbersLieAnywhereInMemory) {
+  std::array<std::byte, 8> memory;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    memory.fill(std::byte{0x77});
+    store_float(-1.5F, memory.data() + 1, dtype);  // exact in all three
+    EXPECT_EQ(load_float(memory.data() + 1, dtype), -1.5F) << to_string(dtype);
+    const auto width = static_cast<size_t>(size_of(dtype).count());
+    EXPECT_EQ(memory[0], std::byte{0x77});
+    EXPECT_EQ(memory[1 + width], std::byte{0x77});
+  }
+  store_float(1.00390625F, memory.data(), DType::bf16);  // half way: to even
+  EXPECT_EQ(load_float(memory.data(), DType::bf16), 1.0F);
 }
 
 TEST(DType, EveryPatternSurvivesARoundTrip) {

@@ -9,6 +9,14 @@
 namespace headrace {
 namespace {
 
+TEST(Units, AddressesGoUpToTheNextMultiple) {
+  alignas(64) std::byte memory[192];
+  for (int64_t at = 0; at <= 128; ++at) {
+    const int64_t expected = (at + 63) / 64 * 64;
+    EXPECT_EQ(align_up(memory + at, 64) - memory, expected) << at;
+  }
+}
+
 TEST(Units, ArithmeticIsChecked) {
   const Bytes most(std::numeric_limits<int64_t>::max());
   EXPECT_EQ((Bytes(40) + Bytes(2)).count(), 42);

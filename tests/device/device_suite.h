@@ -74,24 +74,11 @@ inline std::vector<DeviceFactory> all_devices() {
 }
 
 inline double decode(DType dtype, const std::byte* source) {
-  if (dtype == DType::f32) {
-    float value = 0;
-    std::memcpy(&value, source, sizeof(value));
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, source, sizeof(bits));
-  return dtype == DType::bf16 ? to_float(Bf16{bits}) : to_float(F16{bits});
+  return load_float(source, dtype);
 }
 
 inline void encode(DType dtype, double value, std::byte* target) {
-  const auto narrow = static_cast<float>(value);
-  if (dtype == DType::f32) {
-    std::memcpy(target, &narrow, sizeof(narrow));
-    return;
-  }
-  const uint16_t bits = dtype == DType::bf16 ? to_bf16(narrow).bits : to_f16(narrow).bits;
-  std::memcpy(target, &bits, sizeof(bits));
+  store_float(static_cast<float>(value), target, dtype);
 }
 
 /// Largest relative error of one rounding to the dtype.

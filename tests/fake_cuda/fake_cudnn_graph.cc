@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/dtype.h"
@@ -22,39 +21,18 @@ int64_t size_of_type(CudnnData type) {
   return type == CudnnData::f32 || type == CudnnData::i32 ? 4 : type == CudnnData::boolean ? 1 : 2;
 }
 
-double rounded(CudnnData type, double value) {
-  const auto narrow = static_cast<float>(value);
-  switch (type) {
-    case CudnnData::f16:
-      return to_float(to_f16(narrow));
-    case CudnnData::bf16:
-      return to_float(to_bf16(narrow));
-    case CudnnData::f32:
-      return narrow;
-    default:
-      return value;
-  }
+/// Of numbers in memory.
+DType dtype_of(CudnnData type) {
+  return type == CudnnData::bf16 ? DType::bf16 : type == CudnnData::f16 ? DType::f16 : DType::f32;
 }
 
-double load(CudnnData type, const std::byte* from) {
-  if (type == CudnnData::f32) {
-    float value = 0;
-    std::memcpy(&value, from, sizeof(value));
+double rounded(CudnnData type, double value) {
+  if (type == CudnnData::i32 || type == CudnnData::boolean) {
     return value;
   }
-  uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof(bits));
-  return type == CudnnData::bf16 ? to_float(Bf16{bits}) : to_float(F16{bits});
-}
-
-void store(CudnnData type, double value, std::byte* to) {
-  const auto narrow = static_cast<float>(value);
-  if (type == CudnnData::f32) {
-    std::memcpy(to, &narrow, sizeof(narrow));
-    return;
-  }
-  const uint16_t bits = type == CudnnData::bf16 ? to_bf16(narrow).bits : to_f16(narrow).bits;
-  std::memcpy(to, &bits, sizeof(bits));
+  std::array<std::byte, sizeof(float)> stored{};
+  store_float(static_cast<float>(value), stored.data(), dtype_of(type));
+  return load_float(stored.data(), dtype_of(type));
 }
 
 /// Calls visit(index, number) for each element in order.
@@ -182,8 +160,8 @@ const FakeGraphRun::Values& FakeGraphRun::read(const FakeTensor& tensor) {
   Values values(static_cast<size_t>(tensor.count()));
   const auto* const memory = static_cast<const std::byte*>(memory_.at(tensor.id));
   for_each(tensor.dimensions, [&](const Dimensions& index, size_t number) {
-    values[number] =
-        load(tensor.type, memory + offset(index, tensor.strides) * size_of_type(tensor.type));
+    values[number] = load_float(memory + offset(index, tensor.strides) * size_of_type(tensor.type),
+                                dtype_of(tensor.type));
   });
   return values_[tensor.id] = std::move(values);
 }
@@ -195,8 +173,9 @@ void FakeGraphRun::write(const FakeTensor& tensor, Values values) {
   if (!tensor.is_virtual) {
     auto* const memory = static_cast<std::byte*>(memory_.at(tensor.id));
     for_each(tensor.dimensions, [&](const Dimensions& index, size_t number) {
-      store(tensor.type, values[number],
-            memory + offset(index, tensor.strides) * size_of_type(tensor.type));
+      store_float(static_cast<float>(values[number]),
+                  memory + offset(index, tensor.strides) * size_of_type(tensor.type),
+                  dtype_of(tensor.type));
     });
   }
   values_[tensor.id] = std::move(values);

@@ -37,34 +37,14 @@ bool GuardedMemory::guards_are_intact() const {
 std::vector<float> to_floats(const std::byte* data, DType dtype, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    const std::byte* const element = data + i * size_of(dtype).count();
-    float& value = values[static_cast<size_t>(i)];
-    uint16_t half = 0;
-    std::memcpy(&half, element, sizeof half);
-    switch (dtype) {
-      case DType::f32:
-        std::memcpy(&value, element, sizeof value);
-        break;
-      case DType::bf16:
-        value = to_float(Bf16{half});
-        break;
-      default:
-        value = to_float(F16{half});
-        break;
-    }
+    values[static_cast<size_t>(i)] = load_float(data + i * size_of(dtype).count(), dtype);
   }
   return values;
 }
 
 void from_floats(const std::vector<float>& values, DType dtype, std::byte* data) {
   for (size_t i = 0; i < values.size(); ++i) {
-    std::byte* const element = data + static_cast<int64_t>(i) * size_of(dtype).count();
-    if (dtype == DType::f32) {
-      std::memcpy(element, &values[i], sizeof(float));
-    } else {
-      const uint16_t bits = dtype == DType::bf16 ? to_bf16(values[i]).bits : to_f16(values[i]).bits;
-      std::memcpy(element, &bits, sizeof bits);
-    }
+    store_float(values[i], data + static_cast<int64_t>(i) * size_of(dtype).count(), dtype);
   }
 }
 
