@@ -20,7 +20,7 @@ constexpr double kFillEnd = 0.17;
 constexpr double kSustainedEnd = 0.35;
 constexpr double kFirstReadEnd = 0.37;
 constexpr double kRereadEnd = 0.39;
-constexpr double kSweepEnd = 0.69;
+constexpr double kSweepEnd = 0.64;
 constexpr double kFinalsEnd = 0.88;
 constexpr double kModesEnd = 1.0;
 
@@ -54,7 +54,6 @@ class Probe {
     report_.unix_seconds = unix_seconds();
     report_.storage = identify_storage(options.path);
     report_.points = points_for(options.quick);
-    samples_.resize(report_.points.size());
   }
 
   ProbeReport run() {
@@ -160,32 +159,36 @@ class Probe {
         std::min_element(report_.points.begin(), report_.points.end(),
                          [](const auto& a, const auto& b) { return a.in_flight() < b.in_flight(); })
             ->in_flight();
-    for (size_t i = 0; i < report_.points.size(); ++i) {
-      ProbePoint& point = report_.points[i];
+    for (ProbePoint& point : report_.points) {
       if (point.left_out.empty()) {
-        point.left_out = play_round(point, kSweepEnd, samples_[i]);
+        PointSamples samples;
+        point.left_out = play_round(point, kSweepEnd, samples);
         point.is_measured = point.left_out.empty();
-        samples_[i].summarize(point);
+        samples.summarize(point);
       }
     }
   }
 
-  /// The best points again, by turns, for rates move from run to run; one of them is chosen.
+  /// The best points again, by turns, for rates move from run to run; one of them is chosen. The
+  /// sweep's rates count no more: the highest of many single ones is one that had luck.
   void play_finals() {
     const bool quick = session_.options().quick;
     const std::vector<size_t> chosen = finalists(report_.points, quick ? 2 : 3);
-    const int rounds = quick ? 1 : 2;
+    const int rounds = quick ? 2 : 4;
     loads_left_ = static_cast<int64_t>(chosen.size() * kKinds.size()) * rounds;
+    std::vector<PointSamples> samples(report_.points.size());
     for (int round = 0; round < rounds; ++round) {
       for (const size_t i : chosen) {
-        // A round that was too short adds nothing; the sweep's is there.
-        static_cast<void>(play_round(report_.points[i], kFinalsEnd, samples_[i]));
+        // A load that is too short for what is in flight adds nothing.
+        static_cast<void>(play_round(report_.points[i], kFinalsEnd, samples[i]));
       }
     }
     for (const size_t i : chosen) {
-      samples_[i].summarize(report_.points[i]);
+      if (!samples[i].scores().empty()) {
+        samples[i].summarize(report_.points[i]);
+      }
     }
-    report_.best = best_of(report_.points, chosen);
+    report_.best = best_of(report_.points, samples, chosen);
   }
 
   /// Reads, writes, does both, with a share of the time until `end` each. Empty, or why not.
@@ -339,10 +342,9 @@ class Probe {
 
   ProbeSession& session_;
   ProbeReport report_;
-  std::vector<PointSamples> samples_;  ///< by point
-  double highest_write_rate_ = 0;      ///< bytes per second, of the phases before the sweep
-  Bytes least_in_flight_;              ///< of the points
-  int64_t loads_left_ = 0;             ///< of the phase
+  double highest_write_rate_ = 0;  ///< bytes per second, of the phases before the sweep
+  Bytes least_in_flight_;          ///< of the points
+  int64_t loads_left_ = 0;         ///< of the phase
 };
 
 void check(const ProbeOptions& options) {

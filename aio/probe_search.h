@@ -46,12 +46,10 @@ double score(const Rates& rates);
 /// flight. CapacityError when none was measured.
 size_t best_point(const std::vector<ProbePoint>& points);
 
-/// Indices of up to `count` measured points that deserve more rounds: the best point, then those
-/// with the highest scores.
+/// Indices of up to `count` points, measured by one load each, that deserve more: the one with the
+/// fewest bytes in flight within 15 % of the highest score, the best point, then those with the
+/// highest scores.
 std::vector<size_t> finalists(const std::vector<ProbePoint>& points, size_t count);
-
-/// The best point of some; an index of `points`.
-size_t best_of(const std::vector<ProbePoint>& points, const std::vector<size_t>& some);
 
 /// Percentiles of transfer times, by rank.
 Latency latency_of(std::vector<double> milliseconds);
@@ -66,6 +64,14 @@ struct PointSamples {
 
   /// Medians and percentiles into `point`.
   void summarize(ProbePoint& point) const;
+  std::vector<double> scores() const;  ///< by round
 };
+
+/// The best of some points that have played the same rounds by turns, an index of `points`. More
+/// bytes in flight must be worth it: a point beats one with fewer where its score is 5 % higher in
+/// the median of the rounds, and higher in each, for on a drive that is shared one round says
+/// little. Points without a complete round do not count, unless there is no other.
+size_t best_of(const std::vector<ProbePoint>& points, const std::vector<PointSamples>& samples,
+               std::vector<size_t> some);
 
 }  // namespace headrace::aio

@@ -17,6 +17,10 @@ using scheduler::transfer_lane;
 
 namespace {
 
+/// Operations that are posted while one runs. Few: each holds its objects, and a device's own queue
+/// of launches must not fill up, for then posting blocks the thread that starts the transfers.
+constexpr size_t kPostedAhead = 2;
+
 tiers::LeaseMode lease_mode(scheduler::Access access) {
   switch (access) {
     case scheduler::Access::read:
@@ -34,6 +38,7 @@ tiers::LeaseMode lease_mode(scheduler::Access access) {
 void RunEvents::push(Kind kind, uint32_t action, std::exception_ptr error) {
   // Notified under the lock: the run may end as soon as it has the last event.
   const std::lock_guard lock(mutex_);
+  has_failure_ = has_failure_ || error != nullptr;
   events_.push_back({kind, action, std::chrono::steady_clock::now(), std::move(error)});
   changed_.notify_one();
 }
@@ -42,6 +47,11 @@ std::vector<RunEvents::Event> RunEvents::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !events_.empty(); });
   return std::exchange(events_, {});
+}
+
+bool RunEvents::has_failure() const {
+  const std::lock_guard lock(mutex_);
+  return has_failure_;
 }
 
 ScheduleRun::ScheduleRun(tiers::TieredStore& store, const Trace& trace, const Schedule& schedule,
@@ -129,13 +139,18 @@ void ScheduleRun::take(const RunEvents::Event& event) {
 void ScheduleRun::take_announcement(Clock::time_point time) {
   const uint32_t index = action_of_.at(announced_++);
   could_begin_[index] = std::max(could_begin_[index], time);
+  release_dependency(index);
+}
+
+void ScheduleRun::release_dependency(uint32_t index) {
   if (--open_dependencies_[index] == 0) {
     ready_.push(index);
   }
 }
 
 void ScheduleRun::start_ready() {
-  while (!ready_.empty() && !error_ && !is_stopped_) {
+  // An operation that has failed while it was posted has left its values unwritten.
+  while (!ready_.empty() && !error_ && !is_stopped_ && !events_.has_failure()) {
     const uint32_t action = ready_.top();
     ready_.pop();
     try {
@@ -191,10 +206,18 @@ bool ScheduleRun::is_in_order(const Action& action) const {
   return action.kind == ActionKind::operation && trace_.operations[action.operation].in_order;
 }
 
+/// One stream runs all that are, one after the other.
+bool ScheduleRun::is_in_stream(uint32_t index) const {
+  const Action& action = schedule_.actions[index];
+  return when_ == OperationStart::when_ready && is_in_order(action) &&
+         lane_of(action) == Lane::compute;
+}
+
 void ScheduleRun::start_in_order(uint32_t ready) {
   may_start_[ready] = true;
   auto& queue = lane_operations_[static_cast<size_t>(lane_of(schedule_.actions[ready]))];
-  while (!queue.empty() && may_start_[queue.front()]) {
+  while (!queue.empty() && may_start_[queue.front()] &&
+         (!is_in_stream(queue.front()) || in_stream_ <= kPostedAhead)) {
     const uint32_t next = queue.front();
     queue.pop_front();
     start_operation(next);
@@ -205,8 +228,10 @@ void ScheduleRun::start_operation(uint32_t index) {
   const uint32_t number = schedule_.actions[index].operation;
   auto& leases = leases_[index];
   std::vector<std::span<std::byte>> bytes;
+  const bool in_stream = is_in_stream(index);
+  const auto order = in_stream ? tiers::LeaseOrder::in_stream : tiers::LeaseOrder::alone;
   for (const scheduler::Use& use : trace_.operations.at(number).uses) {
-    leases.push_back(store_.acquire(use.object, use.tier, lease_mode(use.access)));
+    leases.push_back(store_.acquire(use.object, use.tier, lease_mode(use.access), order));
     bytes.push_back(leases.back().bytes());
   }
   launch(index, Clock::now());
@@ -214,6 +239,14 @@ void ScheduleRun::start_operation(uint32_t index) {
   start_(number, std::move(bytes), [this, index](std::exception_ptr error) {
     events_.push(RunEvents::Kind::ended, index, std::move(error));
   });
+  if (in_stream) {
+    ++in_stream_;
+    for (const uint32_t dependent : dependents_[index]) {
+      if (is_in_stream(dependent)) {
+        release_dependency(dependent);
+      }
+    }
+  }
 }
 
 /// A read is a demand read when every earlier operation has ended: something waits for it now.
@@ -250,6 +283,13 @@ void ScheduleRun::finish(const RunEvents::Event& end) {
   --in_flight_;
   account_.ended(work_of(end.action), end.time);
   leases_[end.action].clear();
+  if (is_in_stream(end.action)) {
+    --in_stream_;
+    const auto& queue = lane_operations_[static_cast<size_t>(Lane::compute)];
+    if (!queue.empty() && may_start_[queue.front()]) {
+      ready_.push(queue.front());
+    }
+  }
   if (end.error) {
     if (!error_) {
       error_ = end.error;
@@ -264,8 +304,8 @@ void ScheduleRun::complete(uint32_t index, Clock::time_point time) {
   ++done_;
   for (const uint32_t dependent : dependents_[index]) {
     could_begin_[dependent] = std::max(could_begin_[dependent], time);
-    if (--open_dependencies_[dependent] == 0) {
-      ready_.push(dependent);
+    if (!is_in_stream(index) || !is_in_stream(dependent)) {  // else released when it was posted
+      release_dependency(dependent);
     }
   }
 }

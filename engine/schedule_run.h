@@ -30,21 +30,28 @@ class RunEvents {
   void push(Kind kind, uint32_t action = 0, std::exception_ptr error = nullptr);
   /// Blocks until there are some.
   std::vector<Event> wait();
+  /// Something has failed, whether wait() has returned it or not.
+  bool has_failure() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Event> events_;
+  bool has_failure_ = false;
 };
 
 /// Whether operations start on their own.
 enum class OperationStart : uint8_t {
-  when_ready,      ///< as soon as what they wait for has ended
+  /// As soon as what they wait for has ended. In-order operations of the compute lane are posted to
+  /// one stream and do not wait for each other: a few are posted while earlier ones run, so that
+  /// the device has its next work at once.
+  when_ready,
   when_announced,  ///< not before their announcement; they are announced in the order of the trace
 };
 
-/// One replay of a schedule: starts every action as soon as its dependencies have ended; in_order
-/// operations of one lane in the order of the trace. On an error nothing more is started.
+/// One replay of a schedule: starts every action as soon as its dependencies have ended (of
+/// operations: OperationStart); in_order operations of one lane in the order of the trace. On an
+/// error nothing more is started.
 ///
 /// run() blocks its thread, which does everything but the work of operations. announce() and stop()
 /// may come from any thread.
@@ -79,6 +86,7 @@ class ScheduleRun {
   void start_transfer(uint32_t index);
   void start_operation(uint32_t index);
   void start_in_order(uint32_t ready);
+  void release_dependency(uint32_t index);
   void launch(uint32_t index, Clock::time_point begin);
   void finish(const RunEvents::Event& end);
   void complete(uint32_t index, Clock::time_point time);
@@ -87,6 +95,7 @@ class ScheduleRun {
   std::optional<scheduler::Lane> current_cause();
   scheduler::Lane lane_of(const scheduler::Action& action) const;
   bool is_in_order(const scheduler::Action& action) const;
+  bool is_in_stream(uint32_t index) const;
   RunAccount::Work work_of(uint32_t index) const;
 
   tiers::TieredStore& store_;
@@ -107,6 +116,7 @@ class ScheduleRun {
   std::vector<uint32_t> action_of_;                              // by operation
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready_;
   size_t in_flight_ = 0;
+  size_t in_stream_ = 0;  ///< operations in flight that is_in_stream()
   size_t done_ = 0;
   size_t announced_ = 0;  // operations
   size_t started_ = 0;    // operations

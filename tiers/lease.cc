@@ -9,6 +9,7 @@ Lease::Lease(Lease&& other) noexcept
       object_(other.object_),
       tier_(other.tier_),
       mode_(other.mode_),
+      order_(other.order_),
       bytes_(std::exchange(other.bytes_, {})) {}
 
 Lease& Lease::operator=(Lease&& other) noexcept {
@@ -18,6 +19,7 @@ Lease& Lease::operator=(Lease&& other) noexcept {
     object_ = other.object_;
     tier_ = other.tier_;
     mode_ = other.mode_;
+    order_ = other.order_;
     bytes_ = std::exchange(other.bytes_, {});
   }
   return *this;
@@ -30,7 +32,7 @@ Lease::~Lease() {
 void Lease::release() {
   if (TieredStore* const store = std::exchange(store_, nullptr)) {
     bytes_ = {};
-    store->release(object_, tier_, mode_);
+    store->release(object_, tier_, mode_, order_);
   }
 }
 

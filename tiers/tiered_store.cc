@@ -21,12 +21,15 @@ struct Copy {
   CopyState state = CopyState::absent;
   int64_t offset = 0;                 ///< of the slot, in every state but absent; unused on nvme
   int readers = 0;                    ///< read leases held
-  bool written = false;               ///< a write or update lease is held
+  int writers = 0;                    ///< write and update leases held
+  int alone = 0;                      ///< of both, those that are not in the stream
   int transfers_out = 0;              ///< transfers that read this copy now
   std::optional<Completion> arrival;  ///< while in_flight
   bool superseded = false;  ///< in_flight, but a newer value was published elsewhere meanwhile
 
-  bool is_pinned() const { return readers > 0 || written || transfers_out > 0; }
+  bool is_pinned() const { return readers > 0 || writers > 0 || transfers_out > 0; }
+  /// Once the writes that hold leases have run.
+  CopyState state_to_be() const { return writers > 0 ? CopyState::valid : state; }
 };
 
 struct Object {
@@ -69,6 +72,7 @@ struct TieredStore::State {
     return *found;
   }
 
+  static void require(const Object& object, Tier tier, CopyEvent event, CopyState state);
   Copy& require(Object& object, Tier tier, CopyEvent event);
   Copy& begin_source(Object& object, Tier from);
   /// Null: a new transfer begins; else the one to join.
@@ -80,11 +84,17 @@ struct TieredStore::State {
   void count(Tier from, Tier to, Bytes size);
 };
 
-/// The copy, if the table lets it take `event`.
+/// The table must let a copy in this state take `event`.
+void TieredStore::State::require(const Object& object, Tier tier, CopyEvent event,
+                                 CopyState state) {
+  HR_CHECK(transition(state, event).allowed, "{} of object '{}' on {}, where its copy is {}",
+           to_string(event), object.spec.name, to_string(tier), to_string(state));
+}
+
+/// The copy, if it can take `event` now.
 Copy& TieredStore::State::require(Object& object, Tier tier, CopyEvent event) {
   Copy& copy = object.in(tier);
-  HR_CHECK(transition(copy.state, event).allowed, "{} of object '{}' on {}, where its copy is {}",
-           to_string(event), object.spec.name, to_string(tier), to_string(copy.state));
+  require(object, tier, event, copy.state);
   return copy;
 }
 
@@ -100,7 +110,7 @@ std::optional<Completion> TieredStore::State::join(Object& object, Tier to, int6
                object.spec.name, to_string(to));
       return target.arrival;
     case CopyState::valid:
-      HR_CHECK(!target.written, "transfer in of object '{}' on {}, where a write lease is held",
+      HR_CHECK(target.writers == 0, "transfer in of object '{}' on {}, where a write lease is held",
                object.spec.name, to_string(to));
       return Completion::done();
     case CopyState::absent:
@@ -275,7 +285,7 @@ Completion TieredStore::transfer(ObjectId object, Tier from, Tier to, int64_t of
     HR_CHECK(distance == 1 || distance == -1 || is_direct, "transfer of object '{}' from {} to {}",
              entry.spec.name, to_string(from), to_string(to));
     const Copy& source = state_->require(entry, from, CopyEvent::transfer_out);
-    HR_CHECK(!source.written, "transfer out of object '{}' on {}, where a write lease is held",
+    HR_CHECK(source.writers == 0, "transfer out of object '{}' on {}, where a write lease is held",
              entry.spec.name, to_string(from));
     if (const auto joined = state_->join(entry, to, offset)) {
       return *joined;
@@ -293,46 +303,53 @@ Completion TieredStore::transfer(ObjectId object, Tier from, Tier to, int64_t of
   return arrived;
 }
 
-Lease TieredStore::acquire(ObjectId object, Tier tier, LeaseMode mode) {
+Lease TieredStore::acquire(ObjectId object, Tier tier, LeaseMode mode, LeaseOrder order) {
   const std::lock_guard lock(state_->mutex);
   Object& entry = state_->at(object);
   const CopyEvent event = mode == LeaseMode::read    ? CopyEvent::lease_read
                           : mode == LeaseMode::write ? CopyEvent::lease_write
                                                      : CopyEvent::lease_update;
   Arena& arena = state_->arena(tier, to_string(event), entry);
-  Copy& copy = state_->require(entry, tier, event);
+  Copy& copy = entry.in(tier);
+  const bool in_stream = order == LeaseOrder::in_stream;
+  state_->require(entry, tier, event, in_stream ? copy.state_to_be() : copy.state);
   if (mode == LeaseMode::read) {
-    HR_CHECK(!copy.written, "read lease of object '{}' on {}, where a write lease is held",
-             entry.spec.name, to_string(tier));
+    HR_CHECK(copy.writers == 0 || (in_stream && copy.alone == 0),
+             "read lease of object '{}' on {}, where a write lease is held", entry.spec.name,
+             to_string(tier));
     ++copy.readers;
   } else {
-    HR_CHECK(!copy.is_pinned(), "{} of object '{}' on {}, where its {} copy is pinned",
-             to_string(event), entry.spec.name, to_string(tier), to_string(copy.state));
+    const bool is_free = in_stream ? copy.alone == 0 && copy.transfers_out == 0 : !copy.is_pinned();
+    HR_CHECK(is_free, "{} of object '{}' on {}, where its {} copy is pinned", to_string(event),
+             entry.spec.name, to_string(tier), to_string(copy.state));
     for (const Tier other : kTiers) {
-      HR_CHECK(!entry.in(other).written,
+      HR_CHECK(other == tier || entry.in(other).writers == 0,
                "{} of object '{}' on {} while a write lease on {} is held", to_string(event),
                entry.spec.name, to_string(tier), to_string(other));
     }
-    copy.written = true;
+    ++copy.writers;
   }
+  copy.alone += in_stream ? 0 : 1;
   Lease lease;
   lease.store_ = this;
   lease.object_ = object;
   lease.tier_ = tier;
   lease.mode_ = mode;
+  lease.order_ = order;
   lease.bytes_ = {arena.at(copy.offset), static_cast<size_t>(entry.spec.size.count())};
   return lease;
 }
 
-void TieredStore::release(ObjectId object, Tier tier, LeaseMode mode) noexcept {
+void TieredStore::release(ObjectId object, Tier tier, LeaseMode mode, LeaseOrder order) noexcept {
   const std::lock_guard lock(state_->mutex);
   Object& entry = state_->at(object);
   Copy& copy = entry.in(tier);
+  copy.alone -= order == LeaseOrder::alone ? 1 : 0;
   if (mode == LeaseMode::read) {
     --copy.readers;
     return;
   }
-  copy.written = false;
+  --copy.writers;
   copy.state = CopyState::valid;
   for (const Tier other : kTiers) {
     Copy& rest = entry.in(other);

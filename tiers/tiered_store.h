@@ -32,6 +32,9 @@ namespace headrace::tiers {
 /// refreshed by a transfer or dropped before they are used again (reading one is an error); one
 /// that is in flight then arrives stale. A failed transfer leaves its target absent, with the slot
 /// released.
+///
+/// Leases in a stream (LeaseOrder) do not exclude each other: after a write lease the copy counts
+/// as valid for them. They are released in the order in which they were acquired.
 enum class CopyState : uint8_t { absent, empty, in_flight, valid, stale };
 
 struct ObjectSpec {
@@ -41,6 +44,13 @@ struct ObjectSpec {
 };
 
 enum class LeaseMode : uint8_t { read, write, update };
+
+/// What keeps the users of a copy apart.
+enum class LeaseOrder : uint8_t {
+  alone,      ///< the leases themselves
+  in_stream,  ///< one stream, which runs the work of all that have such a lease in turn: a lease
+              ///< may begin while the work of earlier ones has not ended
+};
 
 class TieredStore;
 
@@ -64,6 +74,7 @@ class Lease {
   ObjectId object_{};
   Tier tier_ = Tier::host;
   LeaseMode mode_ = LeaseMode::read;
+  LeaseOrder order_ = LeaseOrder::alone;
   std::span<std::byte> bytes_;
 };
 
@@ -128,7 +139,7 @@ class TieredStore {
   /// now where the object has none there.
   Completion transfer(ObjectId object, Tier from, Tier to, int64_t offset, aio::IoClass io_class);
   /// Pins the copy. read and update need it valid; write needs it empty, valid or stale.
-  Lease acquire(ObjectId object, Tier tier, LeaseMode mode);
+  Lease acquire(ObjectId object, Tier tier, LeaseMode mode, LeaseOrder order = LeaseOrder::alone);
   /// Forgets the copy and frees its slot.
   void drop(ObjectId object, Tier tier);
 
@@ -139,7 +150,7 @@ class TieredStore {
  private:
   friend class Lease;
   struct State;
-  void release(ObjectId object, Tier tier, LeaseMode mode) noexcept;
+  void release(ObjectId object, Tier tier, LeaseMode mode, LeaseOrder order) noexcept;
   std::unique_ptr<State> state_;
 };
 

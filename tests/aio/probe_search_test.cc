@@ -42,8 +42,34 @@ TEST(ProbeSearch, FinalistsBeginWithTheBestPoint) {
   const std::vector<ProbePoint> points = {point(kMiB, 8, 98), point(kMiB, 64, 100),
                                           point(kMiB, 128, 99)};
   EXPECT_THAT(finalists(points, 2), ElementsAre(0, 1));
-  EXPECT_EQ(best_of(points, {2, 1}), 1U);
-  EXPECT_EQ(best_of(points, {2}), 2U);
+}
+
+TEST(ProbeSearch, MoreInFlightMustBeWorthIt) {
+  const std::vector<ProbePoint> points = {point(kMiB, 8, 1), point(kMiB, 64, 1),
+                                          point(kMiB, 256, 1)};
+  const auto chosen = [&](const std::vector<std::vector<double>>& rates) {
+    std::vector<PointSamples> samples;
+    for (const std::vector<double>& of_point : rates) {
+      PointSamples& added = samples.emplace_back();
+      added.read_rates = added.write_rates = added.mixed_rates = of_point;
+    }
+    return best_of(points, samples, {2, 0, 1});
+  };
+  EXPECT_EQ(chosen({{100, 100, 100}, {104, 104, 104}, {104, 104, 104}}), 0U) << "too little";
+  EXPECT_EQ(chosen({{100, 100, 100}, {120, 120, 99}, {150, 90, 150}}), 0U) << "not each time";
+  EXPECT_EQ(chosen({{100, 80, 110}, {110, 90, 120}, {111, 91, 121}}), 1U);
+  EXPECT_EQ(chosen({{100, 80, 110}, {110, 90, 120}, {120, 99, 131}}), 2U);
+  EXPECT_EQ(chosen({{100, 80, 110}, {}, {}}), 0U);
+  EXPECT_EQ(chosen({{}, {100}, {100}}), 1U);
+  EXPECT_EQ(chosen({{}, {}, {}}), 0U);
+}
+
+TEST(ProbeSearch, APointWithLittleInFlightGetsASecondChance) {
+  // One load each: the deep point may have had luck, and the shallow one bad luck.
+  const std::vector<ProbePoint> points = {point(kMiB, 2, 80), point(kMiB, 8, 87),
+                                          point(kMiB, 16, 97), point(kMiB, 64, 90),
+                                          point(kMiB, 256, 100)};
+  EXPECT_THAT(finalists(points, 3), ElementsAre(1, 2, 4));
 }
 
 TEST(ProbeSearch, FinalistsAreTheHighestMeasured) {
@@ -79,6 +105,7 @@ TEST(ProbeSearch, SamplesGiveMedians) {
   EXPECT_EQ(result.rates.read, 3);
   EXPECT_EQ(result.rates.write, 3);
   EXPECT_EQ(result.rates.mixed, 9);
+  EXPECT_THAT(samples.scores(), ElementsAre(9 + (5.0 + 4.0) / 2)) << "complete rounds only";
 }
 
 TEST(ProbePlot, BarsGrowWithTheRate) {

@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -52,6 +57,7 @@ Program random_program(Random& random, bool has_device) {
     operation.name = "op." + std::to_string(n);
     const bool on_device = has_device && random.below(2) == 0;
     operation.lane = on_device || random.below(2) == 0 ? Lane::compute : Lane::cpu_optimizer;
+    operation.in_order = operation.lane == Lane::compute && random.below(4) > 0;
     operation.seconds = 1e-5;
     std::set<uint32_t> used;
     const uint64_t uses = 1 + random.below(3);
@@ -316,6 +322,92 @@ TEST_F(ExecutorErrors, ErrorOfACpuOperationIsRethrown) {
 
 TEST_F(ExecutorErrors, ErrorOfAComputeOperationIsRethrown) {
   EXPECT_THROW(run_throwing(Lane::compute), InputError);
+}
+
+class ExecutorChain : public testing::Test {
+ protected:
+  static constexpr uint32_t kOperations = 6;
+
+  /// Every operation works on what the one before has left.
+  ExecutorChain()
+      : tiers_(Bytes(0), Bytes(kSlot * 8), test::io_engine(aio::BackendKind::thread_pool)) {
+    program_.objects.push_back({"a", Bytes(kSlot), Tier::host, std::nullopt});
+    tiers_.store->add({"a", Bytes(kSlot), false});
+    for (uint32_t i = 0; i < kOperations; ++i) {
+      program_.trace.operations.push_back(
+          {"link",
+           Lane::compute,
+           {{ObjectId{0}, Tier::host, i == 0 ? Access::write : Access::update,
+             i + 1 == kOperations}},
+           1e-5,
+           true});
+    }
+  }
+
+  RunReport run(const OperationBody& body) {
+    scheduler::CompileInput input;
+    input.trace = &program_.trace;
+    input.objects = &program_.objects;
+    input.budgets = {Bytes(0), Bytes(kSlot * 8), Bytes(kSlot)};
+    const auto schedule = scheduler::make_optimal_policy()->compile(input);
+    Executor executor(*tiers_.store, *tiers_.compute);
+    return executor.run(program_.trace, schedule, body, true);
+  }
+
+  Program program_;
+  Tiers tiers_;
+};
+
+TEST_F(ExecutorChain, AFewOperationsArePostedWhileAnEarlierOneRuns) {
+  std::promise<void> third_is_posted;
+  std::atomic<uint32_t> ended = 0;
+  std::vector<uint32_t> ahead;
+  const RunReport report = run([&](uint32_t number, UseBytes) {
+    ahead.push_back(number - ended);
+    if (number == 2) {
+      third_is_posted.set_value();
+    }
+    tiers_.compute->run_on_host([&, number] {
+      if (number == 0) {
+        const auto limit = std::chrono::seconds(30);
+        EXPECT_EQ(third_is_posted.get_future().wait_for(limit), std::future_status::ready);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      ++ended;
+    });
+  });
+  EXPECT_EQ(ahead.size(), kOperations);
+  EXPECT_LE(*std::max_element(ahead.begin(), ahead.end()), 2U);
+  for (const double seconds : report.operation_seconds) {
+    EXPECT_GE(seconds, 0.002) << "counted from the end of the one before";
+  }
+}
+
+TEST_F(ExecutorChain, NothingIsPostedBehindAnOperationThatCouldNotBePosted) {
+  std::vector<uint32_t> posted;
+  const auto body = [&](uint32_t number, UseBytes) {
+    posted.push_back(number);
+    if (number == 1) {
+      throw InputError("bad operation");
+    }
+    tiers_.compute->run_on_host([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  };
+  EXPECT_THROW(run(body), InputError);
+  EXPECT_EQ(posted, (std::vector<uint32_t>{0, 1}));
+}
+
+TEST_F(ExecutorChain, AnOperationThatFailsOnTheStreamIsTheLastThatRuns) {
+  std::atomic<uint32_t> ran = 0;
+  const auto body = [&](uint32_t number, UseBytes) {
+    tiers_.compute->run_on_host([&ran, number] {
+      ++ran;
+      if (number == 1) {
+        throw InputError("bad operation");
+      }
+    });
+  };
+  EXPECT_THROW(run(body), InputError);
+  EXPECT_EQ(ran, 2U);
 }
 
 }  // namespace

@@ -155,6 +155,55 @@ TEST_F(TieredTest, WriteLeasesExclude) {
   store_->drop(a, Tier::device);
 }
 
+TEST_F(TieredTest, LeasesInAStreamFollowEachOther) {
+  constexpr auto kInStream = LeaseOrder::in_stream;
+  const ObjectId a = everywhere("a", 1);
+  store_->drop(a, Tier::device);
+  store_->place(a, Tier::device, 0);
+  EXPECT_THROW(store_->acquire(a, Tier::device, LeaseMode::read, kInStream), InternalError)
+      << "nobody writes it";
+  Lease write = store_->acquire(a, Tier::device, LeaseMode::write, kInStream);
+  Lease read = store_->acquire(a, Tier::device, LeaseMode::read, kInStream);
+  Lease update = store_->acquire(a, Tier::device, LeaseMode::update, kInStream);
+  EXPECT_THROW(store_->acquire(a, Tier::device, LeaseMode::read), InternalError);
+  EXPECT_THROW(store_->acquire(a, Tier::host, LeaseMode::update, kInStream), InternalError);
+  EXPECT_EQ(store_->state(a, Tier::device), CopyState::empty);
+  EXPECT_EQ(store_->state(a, Tier::host), CopyState::valid);
+
+  write.release();
+  EXPECT_EQ(store_->state(a, Tier::device), CopyState::valid);
+  EXPECT_EQ(store_->state(a, Tier::host), CopyState::stale);
+  EXPECT_THROW(start(a, Tier::device, Tier::host, 0), InternalError) << "the update is to come";
+  read.release();
+  EXPECT_THROW(store_->drop(a, Tier::device), InternalError);
+  update.release();
+  EXPECT_EQ(store_->acquire(a, Tier::device, LeaseMode::read).bytes().size(), size_t{kSize});
+  store_->drop(a, Tier::device);
+}
+
+TEST_F(TieredTest, ALeaseInTheStreamWaitsForNoOther) {
+  constexpr auto kInStream = LeaseOrder::in_stream;
+  const ObjectId a = everywhere("a", 1);
+  {
+    const Lease alone = store_->acquire(a, Tier::host, LeaseMode::read);
+    const Lease read = store_->acquire(a, Tier::host, LeaseMode::read, kInStream);
+    EXPECT_THROW(store_->acquire(a, Tier::host, LeaseMode::update, kInStream), InternalError);
+  }
+  {
+    const Lease alone = store_->acquire(a, Tier::host, LeaseMode::update);
+    EXPECT_THROW(store_->acquire(a, Tier::host, LeaseMode::read, kInStream), InternalError);
+    EXPECT_THROW(store_->acquire(a, Tier::host, LeaseMode::update, kInStream), InternalError);
+  }
+  store_->drop(a, Tier::nvme);
+  io_->close_gate();
+  const Completion end = start(a, Tier::host, Tier::nvme, 0);
+  EXPECT_THROW(store_->acquire(a, Tier::host, LeaseMode::update, kInStream), InternalError);
+  io_->open_gate();
+  end.wait();
+  EXPECT_EQ(store_->acquire(a, Tier::host, LeaseMode::update, kInStream).bytes().size(),
+            size_t{kSize});
+}
+
 TEST_F(TieredTest, LeasesMoveAndReleaseOnce) {
   const ObjectId a = everywhere("a", 1);
   const ObjectId b = everywhere("b", 2);
