@@ -1,10 +1,10 @@
 #include <fmt/format.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 
 #include "device/cpu/tile_product.h"
 #include "engine/doctor/doctor.h"
+#include "engine/optimizer/kernel_targets.h"
 
 namespace headrace::engine {
 

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "base/parallel.h"
+#include "engine/optimizer/kernel_targets.h"
 #include "engine/optimizer/update_kernels.h"
 
 // The order of these includes matters.

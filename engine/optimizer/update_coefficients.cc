@@ -6,11 +6,28 @@
 
 #include "base/reciprocal.h"
 
+// clang-format off
+#include "base/exact_float.h"
+// clang-format on
+
 namespace headrace::engine {
 namespace {
 
 float f32(double value) {
   return static_cast<float>(value);
+}
+
+// These two are functions, and not inlined, because g++ does not apply base/exact_float.h to the
+// constructors below.
+
+/// What a decay leaves of a weight.
+[[gnu::noinline]] float kept(const UpdateOptions& o) {
+  return f32(1.0 - o.lr * o.weight_decay);
+}
+
+/// Adagrad's.
+[[gnu::noinline]] float decayed_lr(const UpdateOptions& o) {
+  return f32(o.lr / (1.0 + static_cast<double>(o.step - 1) * o.lr_decay));
 }
 
 /// 1 - beta^step, or 1 where it does not correct.
@@ -22,7 +39,7 @@ double bias_correction(const UpdateOptions& o, double beta) {
 
 AdamCoefficients::AdamCoefficients(const UpdateOptions& o)
     : decays_gradient(!o.decoupled_weight_decay && o.weight_decay != 0),
-      keep(f32(1.0 - o.lr * o.weight_decay)),
+      keep(kept(o)),
       weight_decay(f32(o.weight_decay)),
       beta1(f32(o.beta1)),
       one_minus_beta1(f32(1.0 - o.beta1)),
@@ -35,7 +52,7 @@ AdamCoefficients::AdamCoefficients(const UpdateOptions& o)
 FusedAdamCoefficients::FusedAdamCoefficients(const UpdateOptions& o)
     : decays_gradient(!o.decoupled_weight_decay && o.weight_decay != 0),
       gradient_scale(o.gradient_scale),
-      keep(decays_gradient ? 1.0F : f32(1.0 - o.lr * o.weight_decay)),
+      keep(decays_gradient ? 1.0F : kept(o)),
       weight_decay(f32(o.weight_decay)),
       beta1(f32(o.beta1)),
       beta2(f32(o.beta2)),
@@ -54,12 +71,10 @@ FusedAdamCoefficients::FusedAdamCoefficients(const UpdateOptions& o)
 }
 
 AdagradCoefficients::AdagradCoefficients(const UpdateOptions& o)
-    : weight_decay(f32(o.weight_decay)),
-      eps(f32(o.eps)),
-      step_size(f32(o.lr / (1.0 + static_cast<double>(o.step - 1) * o.lr_decay))) {}
+    : weight_decay(f32(o.weight_decay)), eps(f32(o.eps)), step_size(decayed_lr(o)) {}
 
 LionCoefficients::LionCoefficients(const UpdateOptions& o)
-    : keep(f32(1.0 - o.lr * o.weight_decay)),
+    : keep(kept(o)),
       beta1(f32(o.beta1)),
       one_minus_beta1(f32(1.0 - o.beta1)),
       beta2(f32(o.beta2)),

@@ -1,5 +1,7 @@
 #include "engine/probe/memory_traffic.h"
 
+#include "engine/optimizer/kernel_targets.h"
+
 // The order of these includes matters.
 // clang-format off
 #undef HWY_TARGET_INCLUDE
