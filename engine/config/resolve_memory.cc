@@ -345,6 +345,9 @@ void Resolver::resolve_compute() {
   }
   if (own.has_cuda_graphs()) {
     settings.cuda_graphs = own.cuda_graphs() ? device::GraphUse::on : device::GraphUse::off;
+    if (own.cuda_graphs() && !context_.has_gpu) {
+      note(LogLevel::info, "headrace.cuda_graphs: has no effect, there is no GPU");
+    }
   }
   note_auto("headrace.cuda_graphs", "where they help", "measured in the run");
   if (settings.attention != device::AttentionChoice::own &&

@@ -293,6 +293,15 @@ TEST(ResolveCompute, CudaGraphsAreUsedWhereTheyHelpUnlessSaidOtherwise) {
   EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": "auto"})").cuda_graphs, GraphUse::measured);
   EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": true})").cuda_graphs, GraphUse::on);
   EXPECT_EQ(settings_of(R"("headrace": {"cuda_graphs": false})").cuda_graphs, GraphUse::off);
+  const auto has_no_effect = Contains(HasSubstr("headrace.cuda_graphs: has no effect"));
+  const auto texts_of = [](const std::string& value, bool has_gpu) {
+    ResolveContext context;
+    context.has_gpu = has_gpu;
+    return texts(resolve_text(file_with(R"("headrace": {"cuda_graphs": )" + value + "}"), context));
+  };
+  EXPECT_THAT(texts_of("true", false), has_no_effect);
+  EXPECT_THAT(texts_of("true", true), Not(has_no_effect));
+  EXPECT_THAT(texts_of("false", false), Not(has_no_effect));
 }
 
 TEST(ResolveCompute, AttentionIsOursUnlessAskedFor) {
