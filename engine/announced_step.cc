@@ -189,6 +189,9 @@ const AnnouncedStep::Compiled& AnnouncedStep::compile_rest(const TracePlace& pla
   const auto first = whole.operations.begin() + static_cast<ptrdiff_t>(place.position);
   const auto trace = std::make_shared<scheduler::Trace>(
       scheduler::Trace{whole.name, {first, first + static_cast<ptrdiff_t>(operations)}});
+  for (Operation& operation : trace->operations) {
+    operation.in_order = true;  // as they are announced, whatever they could run before
+  }
   const bool is_to_end = place.position + operations == whole.operations.size();
   const scheduler::Policy& policy = place.position == 0 ? *options_.policy : *options_.rest_policy;
   auto schedule = std::make_shared<const scheduler::Schedule>(policy.compile(

@@ -13,8 +13,15 @@ namespace headrace::scheduler {
 namespace {
 
 /// Whether reuse or early fetches pay more depends on which lane binds when, which only the whole
-/// schedule shows: the plans are made and simulated. From pure reuse to mostly early fetches.
-constexpr std::array<FarthestUseWeights, 4> kWeights = {{{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}}};
+/// schedule shows: the plans are made and simulated. Above 1, a copy is worth more than the stall
+/// it takes to bring it back, for a stall delays the step only where its lane binds.
+constexpr std::array<FarthestUseWeights, 6> kWeights = {
+    {{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}, {4, 0}, {16, 0}}};
+constexpr size_t kReuse = 0;
+constexpr size_t kBalanced = 1;
+constexpr size_t kEarlyFetches = 3;
+/// Of the plans that follow no keep plan.
+constexpr std::array<size_t, 5> kFarthest = {kReuse, kBalanced, kEarlyFetches, 4, 5};
 /// Longer traces get few plans, and still longer ones the first only: a plan takes a second for
 /// some 20,000 operations.
 constexpr size_t kOperationsForAllPlans = 4000;
@@ -25,11 +32,15 @@ constexpr size_t kOperationsToCompare = 2000;
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
 
+/// Of a drive's queue: what is in flight goes on side by side, and all of it arrives late.
+constexpr Bytes kSideBySide{16 << 20};
+constexpr int64_t kTransfersSideBySide = 4;
+
 /// Plans that cost at most so much more than the cheapest are judged by what they leave, too.
 constexpr double kWorthContinuing = 1.03;
 
 /// Parts of the room that the planned copies may fill.
-constexpr std::array<double, 2> kUsable = {1, 0.85};
+constexpr std::array<double, 2> kUsable = {1, 0.9};
 
 /// Work on the relaxations of a keep plan for a run.
 constexpr int64_t kManySteps = 200'000'000;
@@ -39,20 +50,43 @@ struct PlannedVariant {
   size_t weights = 0;  ///< in kWeights
   PlanTrust trust = PlanTrust::by_distance;
 };
-constexpr std::array<PlannedVariant, 4> kPlanned = {{{0, PlanTrust::by_distance},
+constexpr std::array<PlannedVariant, 6> kPlanned = {{{kReuse, PlanTrust::by_distance},
                                                      {2, PlanTrust::by_distance},
-                                                     {0, PlanTrust::in_full},
-                                                     {1, PlanTrust::in_full}}};
+                                                     {kReuse, PlanTrust::in_full},
+                                                     {kBalanced, PlanTrust::in_full},
+                                                     {4, PlanTrust::in_full},
+                                                     {5, PlanTrust::in_full}}};
 constexpr std::array<PlannedVariant, 2> kQuickPlanned = {
-    {{0, PlanTrust::by_distance}, {3, PlanTrust::by_distance}}};
+    {{kReuse, PlanTrust::by_distance}, {kEarlyFetches, PlanTrust::by_distance}}};
 /// Of these the places are chosen in advance as well.
-constexpr std::array<PlannedVariant, 2> kPlaced = {
-    {{0, PlanTrust::in_full}, {1, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 3> kPlaced = {
+    {{kReuse, PlanTrust::in_full}, {4, PlanTrust::in_full}, {5, PlanTrust::in_full}}};
+
+/// Rates with a latency of the drive as a full queue has it. In a simulation transfers follow each
+/// other and none is late, so that a plan with room for one transfer at a time looks as fast as one
+/// that has the next on its way; on the drive it is not.
+Rates with_full_queue(const CompileInput& input) {
+  double bytes = 0;
+  size_t uses = 0;
+  for (const Operation& operation : input.trace->operations) {
+    uses += operation.uses.size();
+    for (const Use& use : operation.uses) {
+      bytes += static_cast<double>((*input.objects)[index_of(use.object)].size.count());
+    }
+  }
+  Rates rates = input.rates;
+  const double few = kTransfersSideBySide * bytes / static_cast<double>(std::max<size_t>(uses, 1));
+  rates.nvme_latency +=
+      std::min(few, static_cast<double>(kSideBySide.count())) / under_load(rates).nvme_read;
+  return rates;
+}
 
 /// Makes plans, simulates them and keeps the best.
 class Contest {
  public:
-  explicit Contest(const CompileInput& input) : input_(input) {}
+  explicit Contest(const CompileInput& input) : input_(input), judged_(input) {
+    judged_.rates = with_full_queue(input);
+  }
 
   void enter(const VictimModel& model) { enter(compile_with(input_, model)); }
 
@@ -87,7 +121,7 @@ class Contest {
   };
 
   void enter(Schedule schedule) {
-    const double seconds = simulate(input_, schedule).seconds;
+    const double seconds = simulate(judged_, schedule).seconds;
     const double cost = seconds + drive_cost(input_.rates, schedule);
     fastest_ = std::min(fastest_, seconds);
     least_cost_ = std::min(least_cost_, cost);
@@ -97,8 +131,13 @@ class Contest {
   double next_round_cost(const std::vector<Residency>& initial) const {
     CompileInput next = input_;
     next.initial = initial;
-    const Schedule schedule = compile_with(next, FarthestUse(next, kWeights[1]));
-    return simulate(next, schedule).seconds + drive_cost(next.rates, schedule);
+    CompileInput judged = judged_;
+    judged.initial = initial;
+    const auto cost_of = [&](const Schedule& schedule) {
+      return simulate(judged, schedule).seconds + drive_cost(next.rates, schedule);
+    };
+    return std::min(cost_of(compile_with(next, FarthestUse(next, kWeights[kBalanced]))),
+                    cost_of(compile_with(next, LeastRecentlyUsed())));
   }
 
   std::vector<Entry>::iterator best() {
@@ -107,6 +146,7 @@ class Contest {
   }
 
   const CompileInput& input_;
+  CompileInput judged_;  ///< at the rates by which plans are compared
   std::vector<Entry> entries_;
   double least_cost_ = std::numeric_limits<double>::infinity();
   double fastest_ = std::numeric_limits<double>::infinity();
@@ -120,21 +160,21 @@ class OptimalPolicy final : public Policy {
     const size_t operations = input.trace->operations.size();
     const bool is_for_run = effort_ == PolicyEffort::thorough;
     if (operations > (is_for_run ? kOperationsForFewPlans : kOperationsToCompare)) {
-      return compile_with(input, FarthestUse(input, kWeights[0]));
+      return compile_with(input, FarthestUse(input, kWeights[kReuse]));
     }
     Contest contest(input);
     if (effort_ == PolicyEffort::quick || operations > kOperationsForAllPlans) {
-      // The first and the last of a kind: the most unlike each other.
-      contest.enter(FarthestUse(input, kWeights.front()));
-      contest.enter(FarthestUse(input, kWeights.back()));
+      // The most unlike each other.
+      contest.enter(FarthestUse(input, kWeights[kReuse]));
+      contest.enter(FarthestUse(input, kWeights[kEarlyFetches]));
       const KeepPlan plan(input, kUsable[0]);
       if (plan.is_complete()) {
         enter_planned(input, plan, kQuickPlanned, contest);
       }
       return contest.take_best();
     }
-    for (const FarthestUseWeights& weights : kWeights) {
-      contest.enter(FarthestUse(input, weights));
+    for (const size_t weights : kFarthest) {
+      contest.enter(FarthestUse(input, kWeights[weights]));
     }
     contest.enter(LeastRecentlyUsed());
     enter_all_planned(input, contest);
