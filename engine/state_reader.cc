@@ -16,11 +16,6 @@ constexpr int64_t kPiece = 65536;  ///< elements converted at a time
 /// Elements of a parameter at most, so that bytes of it fit in 64 bits.
 constexpr int64_t kLargestParameter = int64_t{1} << 56;
 
-float value_at(const std::byte* bytes, int64_t index, DType dtype) {
-  const size_t width = dtype == DType::f32 ? sizeof(float) : sizeof(uint16_t);
-  return load_float(bytes + static_cast<size_t>(index) * width, dtype);
-}
-
 }  // namespace
 
 StateReader::StateReader(tiers::ExtentStore& store, std::optional<uint64_t> generation,
@@ -197,7 +192,7 @@ void StateReader::read_values(Purpose purpose, const std::string& object, Bytes 
     bytes_.resize(part.size() * static_cast<size_t>(width));
     read_bytes(purpose, object, at.count() + (first + static_cast<int64_t>(done)) * width, bytes_);
     for (size_t i = 0; i < part.size(); ++i) {
-      part[i] = value_at(bytes_.data(), static_cast<int64_t>(i), dtype);
+      part[i] = load_float(bytes_.data() + i * static_cast<size_t>(width), dtype);
     }
     done += part.size();
   }

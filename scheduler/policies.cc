@@ -12,16 +12,18 @@ namespace headrace::scheduler {
 
 namespace {
 
-/// Whether reuse or early fetches pay more depends on which lane binds when, which only the whole
-/// schedule shows: the plans are made and simulated. Above 1, a copy is worth more than the stall
-/// it takes to bring it back, for a stall delays the step only where its lane binds.
-constexpr std::array<FarthestUseWeights, 6> kWeights = {
-    {{1, 0}, {1, 0.3}, {0.3, 0.3}, {0.1, 1}, {4, 0}, {16, 0}}};
-constexpr size_t kReuse = 0;
-constexpr size_t kBalanced = 1;
-constexpr size_t kEarlyFetches = 3;
+// Whether reuse or early fetches pay more depends on which lane binds when, which only the whole
+// schedule shows: the plans are made and simulated. With `keep` above 1, a copy is worth more than
+// the stall it takes to bring it back, for a stall delays the step only where its lane binds.
+constexpr FarthestUseWeights kReuse{.keep = 1, .lateness = 0};
+constexpr FarthestUseWeights kBalanced{.keep = 1, .lateness = 0.3};
+constexpr FarthestUseWeights kEarlier{.keep = 0.3, .lateness = 0.3};
+constexpr FarthestUseWeights kEarliest{.keep = 0.1, .lateness = 1};
+constexpr FarthestUseWeights kFewBytes{.keep = 4, .lateness = 0};
+constexpr FarthestUseWeights kFewestBytes{.keep = 16, .lateness = 0};
 /// Of the plans that follow no keep plan.
-constexpr std::array<size_t, 5> kFarthest = {kReuse, kBalanced, kEarlyFetches, 4, 5};
+constexpr std::array<FarthestUseWeights, 5> kFarthest = {kReuse, kBalanced, kEarliest, kFewBytes,
+                                                         kFewestBytes};
 /// Longer traces get few plans, and still longer ones the first only: a plan takes a second for
 /// some 20,000 operations.
 constexpr size_t kOperationsForAllPlans = 4000;
@@ -47,20 +49,21 @@ constexpr int64_t kManySteps = 200'000'000;
 
 /// A plan that follows a keep plan.
 struct PlannedVariant {
-  size_t weights = 0;  ///< in kWeights
+  FarthestUseWeights weights;
   PlanTrust trust = PlanTrust::by_distance;
 };
 constexpr std::array<PlannedVariant, 6> kPlanned = {{{kReuse, PlanTrust::by_distance},
-                                                     {2, PlanTrust::by_distance},
+                                                     {kEarlier, PlanTrust::by_distance},
                                                      {kReuse, PlanTrust::in_full},
                                                      {kBalanced, PlanTrust::in_full},
-                                                     {4, PlanTrust::in_full},
-                                                     {5, PlanTrust::in_full}}};
+                                                     {kFewBytes, PlanTrust::in_full},
+                                                     {kFewestBytes, PlanTrust::in_full}}};
 constexpr std::array<PlannedVariant, 2> kQuickPlanned = {
-    {{kReuse, PlanTrust::by_distance}, {kEarlyFetches, PlanTrust::by_distance}}};
+    {{kReuse, PlanTrust::by_distance}, {kEarliest, PlanTrust::by_distance}}};
 /// Of these the places are chosen in advance as well.
-constexpr std::array<PlannedVariant, 3> kPlaced = {
-    {{kReuse, PlanTrust::in_full}, {4, PlanTrust::in_full}, {5, PlanTrust::in_full}}};
+constexpr std::array<PlannedVariant, 3> kPlaced = {{{kReuse, PlanTrust::in_full},
+                                                    {kFewBytes, PlanTrust::in_full},
+                                                    {kFewestBytes, PlanTrust::in_full}}};
 
 /// Rates with a latency of the drive as a full queue has it. In a simulation transfers follow each
 /// other and none is late, so that a plan with room for one transfer at a time looks as fast as one
@@ -102,7 +105,8 @@ class Contest {
   /// The cheapest.
   Schedule take_best() { return std::move(best()->schedule); }
 
-  /// The cheapest together with the next round, which a simple plan makes of what each leaves.
+  /// The cheapest together with the next round, the better of two that simple plans make of what
+  /// each leaves.
   Schedule take_best_of_two_rounds() {
     const double enough = kWorthContinuing * least_cost_;
     std::erase_if(entries_, [&](const Entry& entry) { return entry.cost > enough; });
@@ -121,22 +125,23 @@ class Contest {
   };
 
   void enter(Schedule schedule) {
-    const double seconds = simulate(judged_, schedule).seconds;
+    const double seconds = seconds_of(schedule);
     const double cost = seconds + drive_cost(input_.rates, schedule);
     fastest_ = std::min(fastest_, seconds);
     least_cost_ = std::min(least_cost_, cost);
     entries_.push_back({std::move(schedule), cost});
   }
 
+  /// As plans are compared. Of a schedule from whatever residency: the simulation does not ask.
+  double seconds_of(const Schedule& schedule) const { return simulate(judged_, schedule).seconds; }
+
   double next_round_cost(const std::vector<Residency>& initial) const {
     CompileInput next = input_;
     next.initial = initial;
-    CompileInput judged = judged_;
-    judged.initial = initial;
     const auto cost_of = [&](const Schedule& schedule) {
-      return simulate(judged, schedule).seconds + drive_cost(next.rates, schedule);
+      return seconds_of(schedule) + drive_cost(input_.rates, schedule);
     };
-    return std::min(cost_of(compile_with(next, FarthestUse(next, kWeights[kBalanced]))),
+    return std::min(cost_of(compile_with(next, FarthestUse(next, kBalanced))),
                     cost_of(compile_with(next, LeastRecentlyUsed())));
   }
 
@@ -160,21 +165,21 @@ class OptimalPolicy final : public Policy {
     const size_t operations = input.trace->operations.size();
     const bool is_for_run = effort_ == PolicyEffort::thorough;
     if (operations > (is_for_run ? kOperationsForFewPlans : kOperationsToCompare)) {
-      return compile_with(input, FarthestUse(input, kWeights[kReuse]));
+      return compile_with(input, FarthestUse(input, kReuse));
     }
     Contest contest(input);
     if (effort_ == PolicyEffort::quick || operations > kOperationsForAllPlans) {
       // The most unlike each other.
-      contest.enter(FarthestUse(input, kWeights[kReuse]));
-      contest.enter(FarthestUse(input, kWeights[kEarlyFetches]));
+      contest.enter(FarthestUse(input, kReuse));
+      contest.enter(FarthestUse(input, kEarliest));
       const KeepPlan plan(input, kUsable[0]);
       if (plan.is_complete()) {
         enter_planned(input, plan, kQuickPlanned, contest);
       }
       return contest.take_best();
     }
-    for (const size_t weights : kFarthest) {
-      contest.enter(FarthestUse(input, kWeights[weights]));
+    for (const FarthestUseWeights& weights : kFarthest) {
+      contest.enter(FarthestUse(input, weights));
     }
     contest.enter(LeastRecentlyUsed());
     enter_all_planned(input, contest);
@@ -186,7 +191,7 @@ class OptimalPolicy final : public Policy {
   static void enter_planned(const CompileInput& input, const KeepPlan& plan,
                             std::span<const PlannedVariant> variants, Contest& contest) {
     for (const PlannedVariant& variant : variants) {
-      contest.enter(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+      contest.enter(PlannedUse(input, plan, variant.weights, variant.trust));
     }
   }
 
@@ -200,7 +205,7 @@ class OptimalPolicy final : public Policy {
       enter_planned(input, plan, kPlanned, contest);
       if (input.foresight == Foresight::whole_step) {
         for (const PlannedVariant& variant : kPlaced) {
-          contest.enter_placed(PlannedUse(input, plan, kWeights[variant.weights], variant.trust));
+          contest.enter_placed(PlannedUse(input, plan, variant.weights, variant.trust));
         }
       }
     }

@@ -3,6 +3,7 @@
 # left alone. Needs root (or sudo) only when something is missing.
 #   ./scripts/install-deps.sh             all but the browser
 #   ./scripts/install-deps.sh --browser   with Chromium (350 MiB), for the tests of the report page
+#   ./scripts/install-deps.sh --neon      with g++ for 64-bit Arm and qemu, for scripts/neon_check.sh
 set -euo pipefail
 
 packages=(
@@ -17,8 +18,9 @@ packages=(
 
 case "${1:-}" in
   --browser) packages+=(chromium fonts-dejavu-core) ;;
+  --neon) packages+=(g++-12-aarch64-linux-gnu qemu-user googletest) ;;
   "") ;;
-  *) echo "usage: $0 [--browser]" >&2; exit 2 ;;
+  *) echo "usage: $0 [--browser | --neon]" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -7,7 +7,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -eq 0 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-tools=(g++-12-aarch64-linux-gnu qemu-user googletest cmake ninja-build)
 libraries=(libhwy-dev:arm64 libhwy1:arm64 libfmt-dev:arm64 libfmt9:arm64 nlohmann-json3-dev)
 folder=$PWD/build/neon
 mkdir -p "$folder"
@@ -17,23 +16,7 @@ fail() {
   exit 1
 }
 
-missing=()
-for package in "${tools[@]}"; do
-  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null || true)
-  [ "$status" = installed ] || missing+=("$package")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-  as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo > /dev/null || fail "not installed: ${missing[*]}; run as root, or install sudo"
-    as_root=(sudo)
-  fi
-  echo "== installing ${missing[*]}"
-  { "${as_root[@]}" apt-get update -qq &&
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null; } ||
-    fail "cannot install ${missing[*]}"
-fi
+./scripts/install-deps.sh --neon || fail "cannot install what it needs"
 
 # Libraries for Arm are unpacked in the folder, by an apt with lists of its own: neither the
 # packages of this system nor its architectures change.

@@ -290,58 +290,13 @@ INSTANTIATE_TEST_SUITE_P(All, ExecutorRandomPrograms,
                                          Case{false, aio::BackendKind::io_uring, true},
                                          Case{false, aio::BackendKind::thread_pool, false}));
 
-class ExecutorErrors : public testing::Test {
+/// Operations of one object that lives inside the trace.
+class ExecutorOnOneObject : public testing::Test {
  protected:
-  ExecutorErrors()
+  ExecutorOnOneObject()
       : tiers_(Bytes(0), Bytes(kSlot * 8), test::io_engine(aio::BackendKind::thread_pool)) {
     program_.objects.push_back({"a", Bytes(kSlot), Tier::host, std::nullopt});
     tiers_.store->add({"a", Bytes(kSlot), false});
-  }
-
-  /// Runs one operation of the given lane that throws.
-  void run_throwing(Lane lane) {
-    program_.trace.operations.push_back(
-        {"bad", lane, {{ObjectId{0}, Tier::host, Access::write, true}}, 0});
-    scheduler::CompileInput input;
-    input.trace = &program_.trace;
-    input.objects = &program_.objects;
-    input.budgets = {Bytes(0), Bytes(kSlot * 8), Bytes(kSlot)};
-    const auto schedule = scheduler::make_optimal_policy()->compile(input);
-    Executor executor(*tiers_.store, *tiers_.compute);
-    executor.run(program_.trace, schedule,
-                 [](uint32_t, UseBytes) { throw InputError("bad operation"); });
-  }
-
-  Program program_;
-  Tiers tiers_;
-};
-
-TEST_F(ExecutorErrors, ErrorOfACpuOperationIsRethrown) {
-  EXPECT_THROW(run_throwing(Lane::cpu_optimizer), InputError);
-}
-
-TEST_F(ExecutorErrors, ErrorOfAComputeOperationIsRethrown) {
-  EXPECT_THROW(run_throwing(Lane::compute), InputError);
-}
-
-class ExecutorChain : public testing::Test {
- protected:
-  static constexpr uint32_t kOperations = 6;
-
-  /// Every operation works on what the one before has left.
-  ExecutorChain()
-      : tiers_(Bytes(0), Bytes(kSlot * 8), test::io_engine(aio::BackendKind::thread_pool)) {
-    program_.objects.push_back({"a", Bytes(kSlot), Tier::host, std::nullopt});
-    tiers_.store->add({"a", Bytes(kSlot), false});
-    for (uint32_t i = 0; i < kOperations; ++i) {
-      program_.trace.operations.push_back(
-          {"link",
-           Lane::compute,
-           {{ObjectId{0}, Tier::host, i == 0 ? Access::write : Access::update,
-             i + 1 == kOperations}},
-           1e-5,
-           true});
-    }
   }
 
   RunReport run(const OperationBody& body) {
@@ -356,6 +311,42 @@ class ExecutorChain : public testing::Test {
 
   Program program_;
   Tiers tiers_;
+};
+
+class ExecutorErrors : public ExecutorOnOneObject {
+ protected:
+  /// Runs one operation of the given lane that throws.
+  void run_throwing(Lane lane) {
+    program_.trace.operations.push_back(
+        {"bad", lane, {{ObjectId{0}, Tier::host, Access::write, true}}, 0});
+    run([](uint32_t, UseBytes) { throw InputError("bad operation"); });
+  }
+};
+
+TEST_F(ExecutorErrors, ErrorOfACpuOperationIsRethrown) {
+  EXPECT_THROW(run_throwing(Lane::cpu_optimizer), InputError);
+}
+
+TEST_F(ExecutorErrors, ErrorOfAComputeOperationIsRethrown) {
+  EXPECT_THROW(run_throwing(Lane::compute), InputError);
+}
+
+class ExecutorChain : public ExecutorOnOneObject {
+ protected:
+  static constexpr uint32_t kOperations = 6;
+
+  /// Every operation works on what the one before has left.
+  ExecutorChain() {
+    for (uint32_t i = 0; i < kOperations; ++i) {
+      program_.trace.operations.push_back(
+          {"link",
+           Lane::compute,
+           {{ObjectId{0}, Tier::host, i == 0 ? Access::write : Access::update,
+             i + 1 == kOperations}},
+           1e-5,
+           true});
+    }
+  }
 };
 
 TEST_F(ExecutorChain, AFewOperationsArePostedWhileAnEarlierOneRuns) {
