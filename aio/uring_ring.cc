@@ -17,7 +17,12 @@ namespace headrace::aio {
 namespace {
 
 constexpr unsigned kFilesMax = 1024;  ///< descriptors from here on are used unregistered
-constexpr int kRefusalsMax = 10000;   ///< of io_uring_enter in a row, 0.1 ms apart
+/// The kernel holds more requests of one call than this back and joins neighbours, of up to several
+/// MiB each ("plugging"). Joined ones end together, so the next ones start, and are joined,
+/// together again: the device sees a third of the depth, and writes reached 0.92 of the rate.
+constexpr unsigned kApartMax = 2;
+constexpr int64_t kLargePart = 512 << 10;  ///< smaller ones gain more from fewer calls
+constexpr int kRefusalsMax = 10000;        ///< of io_uring_enter in a row, 0.1 ms apart
 
 [[noreturn]] void fail(const char* what, int result) {
   throw IoError(what, IoError::Where{.path = "io_uring", .error_number = -result});
@@ -107,6 +112,10 @@ io_uring_sqe& UringRing::next_entry() {
 }
 
 void UringRing::add(const PartRequest& part) {
+  const bool polled_by_kernel = mode_ == SubmissionMode::sq_poll;  // which takes any batch
+  if (!polled_by_kernel && part.length >= kLargePart && io_uring_sq_ready(&ring_) >= kApartMax) {
+    submit();
+  }
   io_uring_sqe& entry = next_entry();
   const bool read = part.operation == IoOperation::read;
   const auto offset = static_cast<uint64_t>(part.offset);

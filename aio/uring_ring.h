@@ -30,7 +30,8 @@ class UringRing {
   void unregister_file(int handle);
   UringMemory& memory() { return *memory_; }
 
-  /// Puts a request in the submission queue, where submit() finds it.
+  /// Puts a request in the submission queue, where submit() finds it; may hand earlier ones to the
+  /// kernel, so that it does not join large parts that are neighbours.
   void add(const PartRequest& part);
   void add_poll(int descriptor, uint64_t user_data);
   /// Hands the queue to the kernel; what it cannot take now goes with the next call.

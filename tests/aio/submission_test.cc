@@ -1,11 +1,18 @@
 // Submission modes and the adaptive depth, as far as an engine shows them.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <optional>
 
+#include "aio/probe_storage.h"
 #include "tests/aio/test_disk.h"
+#include "tests/support/temporary_folder.h"
 
 namespace headrace::aio {
 namespace {
@@ -71,6 +78,40 @@ TEST_F(Submission, PollingEngineSleepsWhenNothingIsInFlight) {
   const double before = cpu_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_LT(cpu_seconds() - before, 0.1);
+}
+
+/// Reads that the device of a file has ended since the system started; nothing where it has no
+/// block device.
+std::optional<int64_t> device_reads(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+  std::ifstream in(
+      fmt::format("/sys/dev/block/{}:{}/stat", major(status.st_dev), minor(status.st_dev)));
+  int64_t reads = 0;
+  return in >> reads ? std::optional(reads) : std::nullopt;
+}
+
+TEST_F(Submission, LargeNeighboursReachTheDeviceApart) {
+  const test::TemporaryFolder folder;  // on a real file system
+  const std::string path = folder / "file";
+  constexpr int64_t kPart = 1 << 20;
+  constexpr int kParts = 64;
+  IoEngineOptions large = options(SubmissionMode::interrupt, true);
+  large.block_size = Bytes(kPart);
+  const auto engine = IoEngine::create(large);
+  const FileId file = engine->open(path, true);
+  const std::optional<int64_t> before = device_reads(path);
+  if (!before || engine->description().find("O_DIRECT") == std::string::npos) {
+    GTEST_SKIP() << "no block device, or no direct I/O, under " << path;
+  }
+  // On huge pages: a joined request of small ones has too many pieces.
+  const HugeMemory memory(Bytes(kParts * kPart));
+  engine->register_memory(memory.bytes());
+  engine->submit(make_request(IoOperation::write, file, 0, memory.bytes())).wait();
+  const int64_t written = *device_reads(path);
+  engine->submit(make_request(IoOperation::read, file, 0, memory.bytes())).wait();
+  // Others may add to the count; joined by the kernel they are a third.
+  EXPECT_GE(*device_reads(path) - written, kParts);
 }
 
 /// Counts parts in flight.
