@@ -100,8 +100,7 @@ TEST_F(Submission, LargeNeighboursReachTheDeviceApart) {
   large.block_size = Bytes(kPart);
   const auto engine = IoEngine::create(large);
   const FileId file = engine->open(path, true);
-  const std::optional<int64_t> before = device_reads(path);
-  if (!before || engine->description().find("O_DIRECT") == std::string::npos) {
+  if (!device_reads(path) || engine->description().find("O_DIRECT") == std::string::npos) {
     GTEST_SKIP() << "no block device, or no direct I/O, under " << path;
   }
   // On huge pages: a joined request of small ones has too many pieces.
