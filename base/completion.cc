@@ -100,8 +100,9 @@ void Promise::end(const std::exception_ptr& error) {
     state->ended = true;
     state->error = error;
     callbacks.swap(state->callbacks);
-    state->ended_changed.notify_all();
   }
+  // Unlocked, so that who wakes up does not sleep again on the lock.
+  state->ended_changed.notify_all();
   for (const auto& callback : callbacks) {
     callback(error);
   }

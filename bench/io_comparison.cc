@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,9 @@ namespace {
 using Run = std::function<IoResult(const IoJob&)>;
 
 using Results = std::vector<IoResult>;
+
+constexpr size_t kFinalists = 3;
+constexpr int kFinalRounds = 3;
 
 double median_of(const Results& results, double IoResult::*value) {
   std::vector<double> values;
@@ -58,9 +62,10 @@ std::string settings_text(const IoJob& job) {
   return fmt::format("{}, {} x {}", job.kind, format_bytes(job.block), job.depth);
 }
 
-/// The setting with the best rate; the three best of a first pass run twice more, because one pass
-/// is noisy.
-IoJob best_of(std::vector<IoJob> jobs, const Run& run) {
+/// The setting with the best rate. One pass is noisy, and the highest of many single rates is the
+/// one that had luck: of the three best of a first pass, only rounds by turns at the full size
+/// count.
+IoJob best_of(std::vector<IoJob> jobs, Bytes full_size, const Run& run) {
   struct Tried {
     IoJob job;
     std::vector<double> rates;
@@ -75,8 +80,12 @@ IoJob best_of(std::vector<IoJob> jobs, const Run& run) {
     return median(a.rates) > median(b.rates);
   };
   std::sort(tried.begin(), tried.end(), faster);
-  tried.resize(std::min<size_t>(tried.size(), 3));
-  for (int repeat = 0; repeat < 2; ++repeat) {
+  tried.resize(std::min<size_t>(tried.size(), kFinalists));
+  for (Tried& one : tried) {
+    one.job.size = full_size;
+    one.rates.clear();
+  }
+  for (int round = 0; round < kFinalRounds; ++round) {
     for (Tried& one : tried) {
       one.rates.push_back(run(one.job).gb_per_second);
     }
@@ -136,15 +145,17 @@ Comparison compare(const ComparisonOptions& options, aio::LoadKind mode, Bytes o
   Comparison result;
   IoJob any_block = base;  // fio's blocks do not depend on our objects
   any_block.object = std::max(object, kMiB * 8);
-  result.fio_job = best_of(settings(any_block, {"io_uring", "libaio"}), run_fio);
-  result.our_job = best_of(settings(base, {"io_uring"}), run_ours);
-  result.fio_job.size = options.size;
-  result.our_job.size = options.size;
+  result.fio_job = best_of(settings(any_block, {"io_uring", "libaio"}), options.size, run_fio);
+  result.our_job = best_of(settings(base, {"io_uring"}), options.size, run_ours);
   result.fio_same_job = result.our_job;
+  const std::array<std::function<void()>, 3> turns{
+      [&] { result.ours.push_back(runner.run(result.our_job)); },
+      [&] { result.fio.push_back(run_fio(result.fio_job)); },
+      [&] { result.fio_same.push_back(run_fio(result.fio_same_job)); }};
   for (int round = 0; round < options.rounds; ++round) {
-    result.ours.push_back(runner.run(result.our_job));
-    result.fio.push_back(run_fio(result.fio_job));
-    result.fio_same.push_back(run_fio(result.fio_same_job));
+    for (size_t turn = 0; turn < turns.size(); ++turn) {  // no one is always first
+      turns.at((static_cast<size_t>(round) + turn) % turns.size())();
+    }
   }
   return result;
 }
