@@ -79,7 +79,8 @@ void GradientOperations::update(size_t module, UpdateMode mode, bool last_of_ste
       uses.push_back({layout_.gradient_norm, shards[k].update_tier, Access::read,
                       last_of_step && k + 1 == shards.size()});
     }
-    add(is_on_device(shards[k]), module, ".update", kUpdateBytesPerElement, std::move(uses),
+    add(is_on_device(shards[k]), module, ".update",
+        layout_.state.update_traffic(final_gradient(module)), std::move(uses),
         {.kind = StepKind::update, .module = module, .shard = k});
   }
 }
@@ -91,17 +92,22 @@ void GradientOperations::redo_update(size_t module) {
     if (shards[k].weights_before) {
       uses.push_back({*shards[k].weights_before, Tier::host, Access::read, true});
     }
-    add(false, module, ".redo_update", kUpdateBytesPerElement, std::move(uses),
-        {.kind = StepKind::redo_update, .module = module, .shard = k});
+    add(false, module, ".redo_update", layout_.state.update_traffic(final_gradient(module)),
+        std::move(uses), {.kind = StepKind::redo_update, .module = module, .shard = k});
   }
 }
 
-void GradientOperations::add(bool on_device, size_t module, const char* what,
-                             double bytes_per_element, std::vector<Use> uses, StepOperation step) {
+/// Of the final gradient that updates read.
+DType GradientOperations::final_gradient(size_t module) const {
+  return layout_.modules[module].packed_gradient ? layout_.dtype : DType::f32;
+}
+
+void GradientOperations::add(bool on_device, size_t module, const char* what, Bytes per_element,
+                             std::vector<Use> uses, StepOperation step) {
   step.on_device = on_device;
   const double bytes =
       static_cast<double>(layout_.modules[module].shards[step.shard].count.count()) *
-      bytes_per_element;
+      static_cast<double>(per_element.count());
   sink_(on_device ? Lane::compute : Lane::cpu_optimizer, layout_.modules[module].spec.name + what,
         bytes / (on_device ? work_.device_bytes_per_second : work_.cpu_bytes_per_second),
         std::move(uses), step);
@@ -119,7 +125,9 @@ void GradientOperations::add_to(ObjectId accumulator, StepOperation step) {
   if (step.last_gradient) {
     uses.push_back(norm_use(tier));
   }
-  add(step.on_device, step.module, ".accumulate", 10, std::move(uses), step);
+  const Bytes sum = size_of(DType::f32);
+  add(step.on_device, step.module, ".accumulate",
+      size_of(layout_.dtype) + (step.first_gradient ? sum : sum * 2), std::move(uses), step);
 }
 
 /// Adds the embedding's sum of a shard to the head's.
@@ -131,7 +139,7 @@ void GradientOperations::join_sums(size_t module, size_t shard, bool is_final) {
   if (is_final) {
     uses.push_back(norm_use(tier));
   }
-  add(is_on_device(objects), module, ".join_sums", 12, std::move(uses),
+  add(is_on_device(objects), module, ".join_sums", size_of(DType::f32) * 3, std::move(uses),
       {.kind = StepKind::join_sums, .module = module, .shard = shard, .last_gradient = is_final});
 }
 
@@ -140,7 +148,7 @@ void GradientOperations::round_sum(size_t module, size_t shard, bool second) {
   const Shard& part = objects.shards[shard];
   const bool on_device = is_on_device(part) || (layout_.accumulates_on_device && !second);
   const Tier tier = tier_of(on_device, part);
-  add(on_device, module, ".round_sum", 6,
+  add(on_device, module, ".round_sum", size_of(DType::f32) + size_of(layout_.dtype),
       {{*part.accumulator, tier, Access::read, true},
        {*objects.packed_gradient, tier, shard == 0 ? Access::write : Access::update, false}},
       {.kind = StepKind::round_sum, .module = module, .shard = shard});
@@ -155,7 +163,7 @@ void GradientOperations::measure(size_t module, size_t shard) {
   const Tier tier = part.update_tier;
   const Access access = objects.packed_gradient && !on_device ? Access::read : Access::update;
   const ObjectId gradient = objects.packed_gradient ? *objects.packed_gradient : *part.accumulator;
-  add(on_device, module, ".measure", 2,
+  add(on_device, module, ".measure", size_of(final_gradient(module)),
       {{gradient, tier, access, false}, on_device ? statistics_use() : norm_use(tier)},
       {.kind = StepKind::measure, .module = module, .shard = shard, .last_gradient = true});
 }

@@ -35,7 +35,8 @@ class GradientOperations {
   void redo_update(size_t module);
 
  private:
-  void add(bool on_device, size_t module, const char* what, double bytes_per_element,
+  DType final_gradient(size_t module) const;
+  void add(bool on_device, size_t module, const char* what, Bytes per_element,
            std::vector<scheduler::Use> uses, StepOperation step);
   void add_to(ObjectId accumulator, StepOperation step);
   void join_sums(size_t module, size_t shard, bool is_final);

@@ -31,4 +31,16 @@ StateFormat::Offsets StateFormat::offsets(Elements count) const {
   return offsets;
 }
 
+Bytes StateFormat::update_traffic(DType gradient) const {
+  const Bytes full = size_of(DType::f32);
+  const Bytes half = size_of(DType::u16);
+  Bytes weight = full * 2;  // the master itself
+  if (master == MasterPlace::state) {
+    weight += half;  // is only written
+  } else if (master == MasterPlace::split) {
+    weight = half * 2 + half * 2;
+  }
+  return weight + size_of(moment_dtype) * (2 * moments) + size_of(gradient);
+}
+
 }  // namespace headrace::engine

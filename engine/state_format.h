@@ -31,6 +31,10 @@ struct StateFormat {
     Bytes size;
   };
   Offsets offsets(Elements count) const;
+
+  /// Bytes of memory that the update of one element reads and writes: weight, master, moments and a
+  /// gradient of this type; the scales of 8-bit moments, a 32nd more, are left out.
+  Bytes update_traffic(DType gradient) const;
 };
 
 /// What the optimizer keeps per weight.

@@ -59,9 +59,6 @@ struct StepTrace {
   UpdateMode update_mode = UpdateMode::after_norm;  ///< of a training trace
 };
 
-/// Bytes of memory that the update of an element moves, as the estimates count them.
-inline constexpr double kUpdateBytesPerElement = 30;
-
 /// Estimated seconds of each kind of work, for the schedule only.
 struct WorkEstimate {
   double block_forward = 1e-3;

@@ -49,7 +49,8 @@ void set(Rate& rate, double value, const std::string& source) {
   }
 }
 
-/// Of the optimizer state that this training keeps; 0 where it was not measured.
+/// Bytes of memory per second with the optimizer state that is most like this training's; 0 where
+/// it was not measured.
 double optimizer_rate(const proto::MachineProfile& machine, const Settings& settings) {
   const DType moments = settings.state.moment_dtype;
   const std::string state = moments == DType::u8           ? "bf16, split master, 8-bit moments"
@@ -58,7 +59,7 @@ double optimizer_rate(const proto::MachineProfile& machine, const Settings& sett
                                                            : "bf16, split master, fp32 moments";
   for (const proto::OptimizerRate& rate : machine.optimizer()) {
     if (rate.state() == state) {
-      return rate.elements_per_second() * kUpdateBytesPerElement;
+      return rate.elements_per_second() * static_cast<double>(rate.bytes_per_element());
     }
   }
   return 0;

@@ -104,7 +104,10 @@ TEST(StepTrace, UpdatesTakeTheTimeOfWhoMakesThem) {
     }
     const Shard& shard = made.layout.modules[step.module].shards[step.shard];
     EXPECT_EQ(step.on_device, shard.update_tier == Tier::device);
-    const double bytes = static_cast<double>(shard.count.count()) * kUpdateBytesPerElement;
+    // A split weight (8), two fp32 moments (16) and the gradient, as large as its object.
+    const ModuleObjects& module = made.layout.modules[step.module];
+    const double gradient = module.packed_gradient ? 2 : 4;
+    const double bytes = static_cast<double>(shard.count.count()) * (24 + gradient);
     EXPECT_DOUBLE_EQ(trace.trace.operations[i].seconds, bytes / (step.on_device ? 20e9 : 1e9));
     ++(step.on_device ? on_device : on_host);
   }

@@ -122,6 +122,7 @@ proto::HardwareProfile profile_of_machine() {
   proto::OptimizerRate& optimizer = *machine.add_optimizer();
   optimizer.set_state("bf16, split master, fp32 moments");
   optimizer.set_elements_per_second(1e9);
+  optimizer.set_bytes_per_element(26);
   machine.set_host_to_device_rate(5e9);
   return profile;
 }
@@ -137,8 +138,7 @@ TEST(Hardware, WhatAProbeHasStoredIsUsedWithItsDate) {
     EXPECT_EQ(hardware.compute.source, "measured 1970-01-02 on cpu");
     EXPECT_EQ(hardware.host_to_device.per_second, 5e9);
     EXPECT_EQ(hardware.device_to_host.source, "assumed") << "was not measured";
-    // An update of 1e9 elements is predicted to take the second that it took.
-    EXPECT_EQ(hardware.cpu_memory.per_second, 1e9 * kUpdateBytesPerElement);
+    EXPECT_EQ(hardware.cpu_memory.per_second, 26e9);
   }
 }
 
@@ -152,7 +152,7 @@ TEST(Hardware, AGpuIsNeverTakenForTheCpu) {
   EXPECT_EQ(known.host_to_device.per_second, kLinkShare * 63e9);
   EXPECT_NE(known.device_memory.source.find("data sheet"), std::string::npos);
   EXPECT_FALSE(known.device_size) << "what is free there decides";
-  EXPECT_EQ(known.cpu_memory.per_second, 1e9 * kUpdateBytesPerElement) << "the CPU still updates";
+  EXPECT_EQ(known.cpu_memory.per_second, 26e9) << "the CPU still updates";
   Hardware unknown = known_hardware(settings, catalog, "NVIDIA GeForce RTX 4090 Laptop GPU");
   add_named_hardware({path}, settings, unknown);
   for (const Rate& rate :
