@@ -16,6 +16,9 @@ add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-unknown-pragm
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False alarms of g++ 12 in inlined std::string and std::tuple code (GCC bugs 105329, 105651).
   add_compile_options(-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Kernels ask for unrolling where nvcc can do it; hundreds of remarks say where clang did not.
+  add_compile_options(-Wno-pass-failed)
 endif()
 option(HEADRACE_WERROR "Treat warnings as errors" OFF)
 if(HEADRACE_WERROR)
