@@ -51,8 +51,8 @@ std::string hint_for(const json& value, const FieldDescriptor& field) {
 
 [[noreturn]] void fail_type(const json& value, const FieldDescriptor& field,
                             const std::string& path) {
-  throw InputError(fmt::format("{}: expected {}, got {}{}", path, type_text(field), describe(value),
-                               hint_for(value, field)));
+  throw InputError(fmt::format("{}: expected {}, got {}{}", path, expected_text(field),
+                               describe(value), hint_for(value, field)));
 }
 
 void check_range(double number, const std::string& shown, const FieldDescriptor& field,
@@ -63,8 +63,9 @@ void check_range(double number, const std::string& shown, const FieldDescriptor&
       (!rule.has_max() || number <= rule.max()) && (!rule.has_below() || number < rule.below());
   if (!inside) {
     const std::string_view unit = unit_text(rule.unit());
-    throw InputError(fmt::format("{}: {} is out of range; the value must be {}{}{}", path, shown,
-                                 range_text(rule), unit.empty() ? "" : ", in ", unit));
+    throw InputError(fmt::format("{}: {} is out of range; the value must be {}{}{}{}", path, shown,
+                                 range_text(rule), unit.empty() ? "" : ", in ", unit,
+                                 auto_text(field) ? ", or \"auto\"" : ""));
   }
 }
 
@@ -140,7 +141,7 @@ void read_enum(const json& value, const FieldDescriptor& field, const std::strin
       names.push_back(field.enum_type()->value(i)->name());
     }
     const auto guess = nearest(text, names);
-    throw InputError(fmt::format("{}: expected {}, got {}{}", path, type_text(field),
+    throw InputError(fmt::format("{}: expected {}, got {}{}", path, expected_text(field),
                                  describe(value),
                                  guess ? fmt::format("; did you mean \"{}\"?", *guess) : ""));
   }
@@ -211,7 +212,7 @@ void read_list(const json& value, const FieldDescriptor& field, const std::strin
   }
   if (rule.has_length() && value.size() != static_cast<size_t>(rule.length())) {
     throw InputError(
-        fmt::format("{}: expected {}, got {} of them", path, type_text(field), value.size()));
+        fmt::format("{}: expected {}, got {} of them", path, expected_text(field), value.size()));
   }
 }
 

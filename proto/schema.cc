@@ -201,4 +201,8 @@ std::optional<std::string> auto_text(const FieldDescriptor& field) {
   return std::nullopt;
 }
 
+std::string expected_text(const FieldDescriptor& field) {
+  return type_text(field) + (auto_text(field) ? ", or \"auto\"" : "");
+}
+
 }  // namespace headrace::proto

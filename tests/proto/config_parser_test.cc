@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
 
 #include "base/error.h"
+#include "proto/schema.h"
 
 namespace headrace::proto {
 namespace {
@@ -83,29 +86,33 @@ INSTANTIATE_TEST_SUITE_P(
         {R"({"aio": 3})", {"aio: expected a block {...}, got the number 3"}},
         {R"({"bf16": true})", {"bf16: expected a block {...}, got true"}},
         {R"({"bf16": {"enabled": "true"}})",
-         {"bf16.enabled: expected true or false, got the text \"true\"; remove the quotes"}},
+         {"bf16.enabled: expected true or false, or \"auto\", got the text \"true\"; remove the "
+          "quotes"}},
         {R"({"aio": {"single_submit": "false"}})",
          {"aio.single_submit: expected true or false", "remove the quotes"}},
         {R"({"bf16": {"enabled": 1}})", {"got the number 1; write true"}},
         {R"({"bf16": {"enabled": [true]}})", {"got a list"}},
-        {R"({"train_batch_size": 1.5})", {"expected an integer, got the number 1.5"}},
+        {R"({"train_batch_size": 1.5})", {"expected an integer, or \"auto\", got the number 1.5"}},
         {R"({"train_batch_size": "8"})", {"got the text \"8\"; remove the quotes"}},
-        {R"({"train_batch_size": true})", {"expected an integer, got true"}},
+        {R"({"train_batch_size": true})", {"expected an integer, or \"auto\", got true"}},
         {R"({"train_batch_size": 1e30})", {"does not fit in 64 bits"}},
         {R"({"train_batch_size": 18446744073709551615})", {"does not fit in 64 bits"}},
-        {R"({"fp16": {"loss_scale": false}})", {"fp16.loss_scale: expected a number, got false"}},
+        {R"({"fp16": {"loss_scale": false}})",
+         {"fp16.loss_scale: expected a number, or \"auto\", got false"}},
         {R"({"gradient_clipping": "1.0"})", {"expected a number", "remove the quotes"}},
-        {R"({"gradient_clipping": {}})", {"gradient_clipping: expected a number, got a block"}},
+        {R"({"gradient_clipping": {}})",
+         {"gradient_clipping: expected a number, or \"auto\", got a block"}},
         {R"({"zero_optimization": {"offload_param": {"nvme_path": 3}}})",
-         {"offload_param.nvme_path: expected text, got the number 3"}},
+         {"offload_param.nvme_path: expected text, or \"auto\", got the number 3"}},
         {R"({"zero_optimization": {"offload_param": {"device": "gpu"}}})",
-         {"offload_param.device: expected one of none, cpu, nvme, got the text \"gpu\""}},
+         {"offload_param.device: expected one of none, cpu, nvme, or \"auto\", got the text "
+          "\"gpu\""}},
         {R"({"zero_optimization": {"offload_param": {"device": "nvm"}}})",
          {"did you mean \"nvme\"?"}},
         {R"({"optimizer": {"type": "AdamW", "params": {"betas": 0.9}}})",
-         {"optimizer.params.betas: expected a list of 2 numbers, got the number 0.9"}},
+         {"optimizer.params.betas: expected a list of 2 numbers, or \"auto\", got the number 0.9"}},
         {R"({"optimizer": {"type": "AdamW", "params": {"betas": [0.9]}}})",
-         {"expected a list of 2 numbers, got 1 of them"}},
+         {"expected a list of 2 numbers, or \"auto\", got 1 of them"}},
         {R"({"optimizer": {"type": "AdamW", "params": {"betas": [0.9, "x"]}}})",
          {"optimizer.params.betas[1]: expected"}},
         {R"({"headrace": {"device_memory": "64 parsecs"}})", {"headrace.device_memory"}},
@@ -184,7 +191,34 @@ INSTANTIATE_TEST_SUITE_P(
          {"AdamW has no such parameter"}},
         {R"({"aio": {"block_size": "auto"}})",
          {"aio.block_size: expected an integer", "this key has no \"auto\""}},
+        {R"({"train_batch_size": "all"})",
+         {"train_batch_size: expected an integer, or \"auto\", got the text \"all\""}},
+        {R"({"gradient_accumulation_steps": 0})", {"at least 1, or \"auto\""}},
     }));
+
+/// An object is a value for none of them.
+TEST(ConfigParser, AWrongValueIsToldWhetherTheKeyTakesAuto) {
+  int automatic = 0;
+  int others = 0;
+  for_each_key(*DsConfig::descriptor(), "", [&](const std::string& path, const auto& field) {
+    if (field.message_type() != nullptr) {
+      return;
+    }
+    nlohmann::json config;
+    config[nlohmann::json::json_pointer("/" + std::regex_replace(path, std::regex("\\."), "/"))] =
+        nlohmann::json::object();
+    const std::string problem = problem_of(config.dump());
+    const size_t at = problem.find(path + ": expected ");
+    if (at == std::string::npos) {
+      return;  // of a block that is refused as a whole
+    }
+    const std::string line = problem.substr(at, problem.find('\n', at) - at);
+    EXPECT_EQ(line.find("or \"auto\"") != std::string::npos, auto_text(field).has_value()) << line;
+    ++(auto_text(field) ? automatic : others);
+  });
+  EXPECT_GT(automatic, 20);
+  EXPECT_GT(others, 20);
+}
 
 TEST(ConfigParser, AllProblemsAreReportedTogether) {
   const std::string problem = problem_of(
