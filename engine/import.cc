@@ -146,6 +146,7 @@ class Importer {
         source_->check(parameter);
       }
     }
+    const model::OutputFolder output(options_.output_folder);  // goes again if nothing comes of it
     const auto store = make_store();
     for (const ModuleObjects& module : layout_.modules) {
       for (const Shard& shard : module.shards) {
@@ -179,8 +180,6 @@ class Importer {
   }
 
   std::shared_ptr<tiers::ExtentStore> make_store() const {
-    std::error_code error;
-    fs::create_directories(options_.output_folder, error);
     tiers::ExtentStoreOptions store;
     store.paths = options_.paths;
     if (store.paths.empty()) {

@@ -21,6 +21,7 @@
 #include "engine/resume.h"
 #include "engine/run_setup.h"
 #include "engine/run_state.h"
+#include "model/checkpoint_file.h"
 #include "model/presets.h"
 #include "tiers/topology.h"
 
@@ -59,19 +60,19 @@ class Training {
         observer_(observer),
         reader_(job.model_folder),
         data_(open_data()),
-        output_(prepare_output()),
+        output_(job.output_folder),
         numeric_settings_(numeric_settings(job, settings, reader_.config())),
         found_(find_checked_run()),
         options_(make_options()),
         engine_(reader_.config(), options_),
         schedule_(make_lr_options(settings)),
         scaler_(make_loss_scaler_options(settings)),
-        metrics_(output_ + "/" + kMetricsFile, resumes() ? found_->state->step() : 0),
+        metrics_(output_.file(kMetricsFile), resumes() ? found_->state->step() : 0),
         monitors_(settings, run_name(), resumed_at()),
         report_files_(job, {&reader_.config(), &options_, &engine_, &numeric_settings_}) {
     say(describe(engine_.plan(), options_.memory));
     if (options_.keep_state) {
-      write_run_pointer(output_, engine_.run_directories());
+      write_run_pointer(output_.path(), engine_.run_directories());
       summary_.run_directory = engine_.run_directories().front();
     }
     say("host memory: " + engine_.host_description());
@@ -148,16 +149,6 @@ class Training {
                       settings_.batch.micro, data->validation_sequences()));
     }
     return data;
-  }
-
-  std::string prepare_output() const {
-    std::error_code error;
-    std::filesystem::create_directories(job_.output_folder, error);
-    if (error) {
-      throw IoError("cannot create the output folder",
-                    {.path = job_.output_folder, .error_number = error.value()});
-    }
-    return job_.output_folder;
   }
 
   bool resumes() const { return found_ && found_->state; }
@@ -456,7 +447,7 @@ class Training {
   const TrainObserver& observer_;
   model::CheckpointReader reader_;
   std::unique_ptr<model::TokenData> data_;
-  std::string output_;
+  model::OutputFolder output_;  ///< goes again, if empty, where the run is refused
   std::map<std::string, std::string> numeric_settings_;
   std::optional<FoundRun> found_;
   EngineOptions options_;

@@ -156,12 +156,25 @@ class TrainTest(TrainSetup):
                 ["does not fit", "at least", flag.split("_", maxsplit=1)[0]],
                 *self.arguments(**{flag: "1MiB"}),
             )
-            self.assert_nothing_left()
+            self.assertFalse(self.output.exists())
+            self.assertEqual(list(self.nvme.iterdir()), [])
             minimum = int(result.stderr.split("needs at least")[1].split("(")[1].split()[0])
             self.check_fails(DOES_NOT_FIT, ["does not fit"], *self.arguments(**{flag: minimum - 4096}))
             self.check_ok(*self.arguments(steps=1, **{flag: minimum}))
             for folder in (self.output, *self.nvme.iterdir()):
                 shutil.rmtree(folder)
+
+    def test_a_refused_run_leaves_the_folders_that_were_there(self):
+        before = self.folder / "before"
+        before.mkdir()
+        self.check_fails(
+            DOES_NOT_FIT,
+            ["does not fit"],
+            *self.arguments(
+                output=before / "new" / "output", nvme_path=before / "nvme", host_memory="1MiB"
+            ),
+        )
+        self.assertEqual(list(before.iterdir()), [])
 
     def test_wrong_paths(self):
         missing = self.folder / "missing"
