@@ -136,7 +136,7 @@ void Network::State::make_borders() {
   if (!shape.is_packed && !has_window) {
     return;
   }
-  borders = device.allocate(border_bytes() * 3);
+  borders = device.allocate(border_bytes() * (shape.is_packed ? 3 : 2));
   if (!shape.is_packed) {
     const DocumentBorders constant =
         whole_sequences(shape.tokens(), shape.seq, config.sliding_window);
@@ -147,8 +147,12 @@ void Network::State::make_borders() {
 }
 
 void Network::State::copy_borders(Stream& stream, const DocumentBorders& source) {
+  std::vector<const std::vector<int32_t>*> parts = {&source.seen_from, &source.seen_until};
+  if (shape.is_packed) {
+    parts.push_back(&source.begins);
+  }
   std::byte* target = borders->data();
-  for (const auto* part : {&source.begins, &source.seen_from, &source.seen_until}) {
+  for (const auto* part : parts) {
     HR_CHECK(static_cast<int64_t>(part->size()) == shape.tokens(), "{} borders of {} tokens",
              part->size(), shape.tokens());
     stream.copy_async(target, part->data(), border_bytes());
@@ -160,9 +164,9 @@ Positions Network::State::positions() const {
   Positions positions;
   positions.cos_sin = reinterpret_cast<const float*>(rope_memory->data());
   if (borders != nullptr) {
-    const auto* const begins = reinterpret_cast<const int32_t*>(borders->data());
-    positions.begins = shape.is_packed ? begins : nullptr;
-    positions.visible = {begins + shape.tokens(), begins + 2 * shape.tokens()};
+    const auto* const seen = reinterpret_cast<const int32_t*>(borders->data());
+    positions.visible = {seen, seen + shape.tokens()};
+    positions.begins = shape.is_packed ? seen + 2 * shape.tokens() : nullptr;
   }
   return positions;
 }

@@ -67,7 +67,7 @@ TEST(WindowedNetwork, WhatIsSeenIsAConstantWhereAWindowIsShorter) {
   EXPECT_EQ(Network(config, DType::f32, {2, 9}, *device).constant_bytes(), without);
   config.sliding_window = 8;
   EXPECT_EQ(Network(config, DType::f32, {2, 9}, *device).constant_bytes() - without,
-            Bytes(3 * 18 * 4));
+            Bytes(2 * 18 * 4));
 }
 
 }  // namespace
