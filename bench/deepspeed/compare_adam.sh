@@ -21,7 +21,7 @@ done
 
 source bench/deepspeed/setup.sh
 
-ninja -C "$build" headrace_update_c > /dev/null
+cmake --build "$build" --target headrace_update_c > /dev/null  # with its own ninja, not the venv's
 # Two OpenMP runtimes share the cores: neither may spin while the other works.
 export OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive
 exec "$venv/bin/python" bench/deepspeed/compare_adam.py --update "$build/bench/libheadrace_update_c.so" \

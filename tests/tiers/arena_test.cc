@@ -32,10 +32,10 @@ TEST_F(ArenaTest, TakesNeighboursAndTheWholeRange) {
 
 TEST_F(ArenaTest, RefusesOverlaps) {
   arena_.reserve(20, Bytes(20), ObjectId{7});
-  for (const auto& [offset, size] : std::vector<std::pair<int64_t, int64_t>>{
+  for (const auto& taken : std::vector<std::pair<int64_t, int64_t>>{
            {20, 20}, {10, 11}, {39, 1}, {20, 1}, {0, 100}, {25, 5}, {39, 30}}) {
-    const std::string text =
-        test::message_of<InternalError>([&] { arena_.reserve(offset, Bytes(size), ObjectId{9}); });
+    const std::string text = test::message_of<InternalError>(
+        [&] { arena_.reserve(taken.first, Bytes(taken.second), ObjectId{9}); });
     EXPECT_THAT(text, HasSubstr("object 9"));
     EXPECT_THAT(text, HasSubstr("object 7"));
     EXPECT_THAT(text, HasSubstr("device"));
