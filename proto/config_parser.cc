@@ -213,7 +213,7 @@ void ConfigReader::read_inner_block(const json& value, const FieldDescriptor& fi
   }
   if (!value.is_object()) {
     throw InputError(
-        fmt::format("{}: expected {}, got {}", path, expected_text(field), describe(value)));
+        fmt::format("{}: expected {}, got {}", path, value_text(field), describe(value)));
   }
   if (rule.effect() == UNSUPPORTED && value.empty()) {
     return;
@@ -246,7 +246,7 @@ void ConfigReader::check_required(const Message& block, const std::string& path)
     const FieldDescriptor& field = *descriptor.field(i);
     const std::string field_path = join_path(path, field.name());
     if (rule_of(field).required() && !seen_.contains(field_path)) {
-      problems_.add("{}: missing; {} needs it: {}", field_path, path, expected_text(field));
+      problems_.add("{}: missing; {} needs it: {}", field_path, path, value_text(field));
     }
   }
 }

@@ -141,6 +141,14 @@ std::string type_text(const FieldDescriptor& field) {
   return fmt::format("{}a list of {}", rule.single_value() ? "text or " : "", elements);
 }
 
+std::string value_text(const FieldDescriptor& field) {
+  return type_text(field) + (auto_text(field) ? " or \"auto\"" : "");
+}
+
+std::string element_text(const FieldDescriptor& field) {
+  return scalar_type_text(field, /*plural=*/false);
+}
+
 std::string default_text(const FieldDescriptor& field) {
   const KeyRule& rule = rule_of(field);
   if (rule.default_list_size() > 0) {
@@ -199,10 +207,6 @@ std::optional<std::string> auto_text(const FieldDescriptor& field) {
     return "the default";
   }
   return std::nullopt;
-}
-
-std::string expected_text(const FieldDescriptor& field) {
-  return type_text(field) + (auto_text(field) ? ", or \"auto\"" : "");
 }
 
 }  // namespace headrace::proto

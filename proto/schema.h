@@ -43,8 +43,10 @@ void for_each_key(const google::protobuf::Descriptor& block, const std::string& 
 
 /// "an integer", "one of none, cpu, nvme", "a list of 2 numbers".
 std::string type_text(const google::protobuf::FieldDescriptor& field);
-/// What a value may be, for errors: the type, and "auto" where the key takes it.
-std::string expected_text(const google::protobuf::FieldDescriptor& field);
+/// What a value may be: its type, or "auto" where the key takes it.
+std::string value_text(const google::protobuf::FieldDescriptor& field);
+/// What an element of a list may be; of another key, its type.
+std::string element_text(const google::protobuf::FieldDescriptor& field);
 /// The default as JSON would have it; "none" where there is none.
 std::string default_text(const google::protobuf::FieldDescriptor& field);
 /// "at least 1", "from 0 to 3", "above 0"; empty: any number.

@@ -1,5 +1,6 @@
 #include "tools/setting_options.h"
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "device/gpu.h"
@@ -13,7 +14,11 @@ std::optional<Bytes> size_of(const std::string& text, const char* flag) {
   if (text.empty() || text == "auto") {
     return std::nullopt;
   }
-  return parse_bytes(text, flag);
+  try {
+    return parse_bytes(text, flag);
+  } catch (const InputError& error) {
+    throw InputError(std::string(error.what()) + ", or auto");
+  }
 }
 
 }  // namespace
