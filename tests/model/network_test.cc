@@ -63,7 +63,9 @@ TEST(Network, GradientsMatchFiniteDifferences) {
   prepare(harness, {4});
   NamedValues gradients;
   harness.loss_and_gradients(kUnscaled, gradients);
-  for (const auto& [name, gradient] : gradients) {
+  for (const auto& of_parameter : gradients) {  // clang 14 captures no structured bindings
+    const std::string& name = of_parameter.first;
+    const std::vector<float>& gradient = of_parameter.second;
     constexpr double kStep = 2e-3;
     std::vector<float> direction(gradient.size());
     Random random(23, std::hash<std::string>()(name));
