@@ -203,7 +203,6 @@ class UniversalWriter {
     }
     model::write_torch_number(folder.file("step.pt"), state_.updates());
     folder.sync();
-    folder.keep();
   }
 
   void write_globals() {

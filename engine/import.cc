@@ -146,7 +146,7 @@ class Importer {
         source_->check(parameter);
       }
     }
-    const model::OutputFolder output(options_.output_folder);  // goes again if nothing comes of it
+    const model::OutputFolder output(options_.output_folder);
     const auto store = make_store();
     for (const ModuleObjects& module : layout_.modules) {
       for (const Shard& shard : module.shards) {

@@ -60,12 +60,22 @@ std::vector<std::pair<const char*, int64_t>> named_parts(const tiers::TierTraffi
 }
 
 MetricsLog::MetricsLog(const std::string& path, int64_t last_step) : path_(path) {
-  if (last_step > 0) {
-    keep_lines(last_step);
+  constexpr const char* kCannotOpen = "cannot open the metrics file";
+  if (last_step == 0) {
+    later_.emplace(path, kCannotOpen);
+    return;
   }
-  file_.open(path, last_step > 0 ? std::ios::app : std::ios::trunc);
+  keep_lines(last_step);
+  file_.open(path, std::ios::app);
   if (!file_) {
-    throw IoError("cannot open the metrics file", {.path = path, .error_number = errno});
+    throw IoError(kCannotOpen, {.path = path, .error_number = errno});
+  }
+}
+
+void MetricsLog::begin() {
+  if (later_) {
+    file_ = later_->begin();
+    later_.reset();
   }
 }
 
@@ -130,6 +140,7 @@ void MetricsLog::write_evaluation(int64_t step, double validation_loss) {
 }
 
 void MetricsLog::append(const std::string& line) {
+  begin();
   file_ << line << '\n' << std::flush;
   if (!file_) {
     throw IoError("cannot write the metrics file", {.path = path_, .error_number = errno});

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/later_file.h"
 #include "engine/trainer.h"
 #include "proto/run_state.pb.h"
 
@@ -17,9 +19,11 @@ inline constexpr const char* kMetricsFile = "metrics.jsonl";
 /// moved per boundary and the split of the wall time. Each line is flushed. Throws IoError.
 class MetricsLog {
  public:
-  /// Keeps the lines of steps up to `last_step`, of the run that goes on; 0: starts anew.
+  /// Keeps the lines of steps up to `last_step`, of the run that goes on; 0: starts anew, with
+  /// begin() or the first line.
   explicit MetricsLog(const std::string& path, int64_t last_step = 0);
 
+  void begin();
   void write(const StepReport& report);
   /// What is known of the last step of a run that was killed before its line was written.
   void write_restored(int64_t step, const proto::StepRecord& record);
@@ -34,6 +38,7 @@ class MetricsLog {
   void append(const std::string& line);
 
   std::string path_;
+  std::optional<LaterFile> later_;  ///< until begin()
   std::ofstream file_;
   bool has_step_ = false;
   bool has_evaluation_ = false;

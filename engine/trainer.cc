@@ -183,6 +183,7 @@ class Training {
   }
 
   void load() {
+    metrics_.begin();
     const int64_t total = total_elements();
     describe_run();
     engine_.load(
@@ -447,7 +448,7 @@ class Training {
   const TrainObserver& observer_;
   model::CheckpointReader reader_;
   std::unique_ptr<model::TokenData> data_;
-  model::OutputFolder output_;  ///< goes again, if empty, where the run is refused
+  model::OutputFolder output_;
   std::map<std::string, std::string> numeric_settings_;
   std::optional<FoundRun> found_;
   EngineOptions options_;

@@ -168,37 +168,10 @@ void replace_file(const std::string& path, std::string_view content) {
 }
 
 OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  std::vector<std::string> missing;  // innermost first
-  for (fs::path at = fs::absolute(path_).lexically_normal(); !fs::exists(at, error);
-       at = at.parent_path()) {
-    if (error || at == at.parent_path()) {
-      break;
-    }
-    if (!at.filename().empty()) {
-      missing.push_back(at.string());
-    }
-  }
-  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
-    if (::mkdir(folder->c_str(), 0777) == 0) {
-      made_.push_back(*folder);
-    } else if (errno != EEXIST) {
-      const int error_number = errno;
-      for (auto made = made_.rbegin(); made != made_.rend(); ++made) {
-        ::rmdir(made->c_str());
-      }
-      fail("cannot make the output folder", *folder, error_number);
-    }
-  }
-  if (!fs::is_directory(path_, error)) {
-    fail("the output must be a folder, and this is a file", path_, ENOTDIR);
-  }
-}
-
-OutputFolder::~OutputFolder() {
-  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
-    ::rmdir(folder->c_str());  // not empty: somebody else's files, left alone
+  if (const std::error_code error = made_.make(path_)) {
+    fail(error == std::errc::not_a_directory ? "the output must be a folder, and this is a file"
+                                             : "cannot make the output folder",
+         path_, error.value());
   }
 }
 

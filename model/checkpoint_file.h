@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "base/new_folders.h"
 #include "base/units.h"
 
 namespace headrace::model {
@@ -68,17 +68,13 @@ class OutputFile {
 void replace_file(const std::string& path, std::string_view content);
 
 /// A folder that exists once this is constructed. Parents are made too; the ones made here are
-/// removed again by the destructor, if empty, unless keep() was called.
+/// removed again by the destructor, if empty.
 class OutputFolder {
  public:
   explicit OutputFolder(std::string path);
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  ~OutputFolder();
 
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const;
-  void keep() { made_.clear(); }
   /// Makes renames in the folder durable.
   void sync() const;
   /// Removes one file if it is there.
@@ -86,7 +82,7 @@ class OutputFolder {
 
  private:
   std::string path_;
-  std::vector<std::string> made_;  // outermost first
+  NewFolders made_;
 };
 
 }  // namespace headrace::model

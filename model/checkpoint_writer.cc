@@ -338,7 +338,6 @@ void CheckpointWriter::finish() {
   state.folder.sync();
   state.replace();
   state.folder.sync();
-  state.folder.keep();
 }
 
 }  // namespace headrace::model

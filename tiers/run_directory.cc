@@ -13,7 +13,6 @@
 #include <cctype>
 #include <cerrno>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -236,13 +235,12 @@ RunDirectory::RunDirectory(const std::string& path)
 }
 
 void RunDirectory::make_folder(const std::string& parent) {
-  std::error_code error;
-  if (std::filesystem::create_directories(parent, error)) {
-    log_info("made the folder {}", parent);
-  }
-  if (error) {
+  if (const std::error_code error = parents_.make(parent)) {
     throw InputError(
         fmt::format("nvme path {} cannot be used as a folder: {}", parent, error.message()));
+  }
+  if (parents_.any()) {
+    log_info("made the folder {}", parent);
   }
   if (::mkdir(path_.c_str(), 0700) == 0) {
     return;

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "base/new_folders.h"
+
 namespace headrace::tiers {
 
 /// Version of everything in a run directory; docs/formats.md.
@@ -44,8 +46,9 @@ bool is_run_directory(const std::string& path);
 RunIdentity read_run_identity(const std::string& path);
 
 /// The folder <parent>/headrace-<run id>/ of a run with its files LOCK (held as long as this object
-/// lives) and RUN. Owns a folder that it made: the destructor removes its files, and the folder if
-/// nothing else is left in it, unless keep() was called. Not thread-safe.
+/// lives) and RUN. Owns a folder that it made: the destructor removes its files, and the folder and
+/// the parents made for it if nothing else is left in them, unless keep() was called. Not
+/// thread-safe.
 class RunDirectory {
  public:
   /// Makes the folder of a new run (and its parent where that is missing). InputError when the run
@@ -73,6 +76,7 @@ class RunDirectory {
   void write_identity(const std::string& run_id, int count);
   void remove() noexcept;
 
+  NewFolders parents_;  ///< removed last
   std::string path_;
   int index_ = 0;
   FileDescriptor lock_;

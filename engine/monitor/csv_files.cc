@@ -19,6 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kOwnerFile = "/headrace_run";
+constexpr const char* kCannotWriteOwner = "cannot write who owns the CSV files";
+
 std::string file_name_of(std::string tag) {
   std::replace_if(
       tag.begin(), tag.end(), [](char sign) { return sign == '/' || sign == ' '; }, '_');
@@ -66,22 +69,16 @@ void trim(const std::string& path, const std::string& tag, const KeepScalar& kee
 }  // namespace
 
 CsvSink::CsvSink(const std::string& folder, const std::string& run, const KeepScalar& keep)
-    : folder_(folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
+    : folder_(folder), run_(run) {
+  if (const std::error_code error = folders_.make(folder)) {
     throw IoError("cannot make the folder of csv_monitor.output_path and job_name",
                   {.path = folder, .error_number = error.value()});
   }
-  const std::string owner = folder + "/headrace_run";
+  const std::string owner = folder + kOwnerFile;
   if (keep && !run.empty() && first_line_of(owner) == run) {
     keep_ = keep;
   }
-  std::ofstream file(owner, std::ios::trunc);
-  file << run << '\n' << std::flush;
-  if (!file) {
-    throw IoError("cannot write", {.path = owner, .error_number = errno});
-  }
+  owner_.emplace(owner, kCannotWriteOwner);
 }
 
 /// The first point of a tag: its file gets ready for rows of this run.
@@ -111,6 +108,14 @@ void CsvSink::append(const std::string& path, const std::string& line) {
 }
 
 void CsvSink::write(const std::vector<Scalar>& scalars) {
+  if (owner_) {
+    std::ofstream file = owner_->begin();
+    owner_.reset();
+    file << run_ << '\n' << std::flush;
+    if (!file) {
+      throw IoError(kCannotWriteOwner, {.path = folder_ + kOwnerFile, .error_number = errno});
+    }
+  }
   for (const Scalar& scalar : scalars) {
     const std::string path = folder_ + "/" + file_name_of(scalar.tag);
     begin(scalar.tag, path);

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 
+#include "base/new_folders.h"
+#include "engine/later_file.h"
 #include "engine/monitor/scalars.h"
 
 namespace headrace::engine {
@@ -23,9 +26,12 @@ class CsvSink final : public ScalarSink {
   void begin(const std::string& tag, const std::string& path);
   static void append(const std::string& path, const std::string& line);
 
+  NewFolders folders_;
   std::string folder_;
-  KeepScalar keep_;              ///< empty: the rows that are there are not this run's
-  std::set<std::string> begun_;  ///< tags whose file is ready for rows
+  std::string run_;
+  std::optional<LaterFile> owner_;  ///< until the first row
+  KeepScalar keep_;                 ///< empty: the rows that are there are not this run's
+  std::set<std::string> begun_;     ///< tags whose file is ready for rows
 };
 
 }  // namespace headrace::engine

@@ -143,9 +143,7 @@ std::vector<tensorboard::Event> read_events(const std::string& path) {
 
 TensorBoardSink::TensorBoardSink(const std::string& folder, const std::string& run,
                                  const KeepScalar& keep, int64_t samples) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
+  if (const std::error_code error = folders_.make(folder)) {
     throw IoError("cannot make the folder of tensorboard.output_path and job_name",
                   {.path = folder, .error_number = error.value()});
   }
@@ -156,27 +154,36 @@ TensorBoardSink::TensorBoardSink(const std::string& folder, const std::string& r
     }
   }
   const auto second = static_cast<int64_t>(now_seconds());
+  std::error_code error;
   for (int number = 0; path_.empty() || fs::exists(path_, error); ++number) {
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}{}", folder, second, host_name(),
                         ::getpid(), number, ending);
   }
-  file_.open(path_, std::ios::binary | std::ios::trunc);
-  if (!file_) {
-    throw IoError("cannot make the event file", {.path = path_, .error_number = errno});
+  later_.emplace(path_, "cannot make the event file");
+  if (keep) {
+    resumed_at_ = samples;
   }
+}
+
+void TensorBoardSink::begin() {
+  file_ = later_->begin();
+  later_.reset();
   tensorboard::Event version;
   version.set_file_version(kFileVersion);
   append(std::move(version));
-  if (keep) {
+  if (resumed_at_) {
     // For a TensorBoard that has already read what was taken out.
     tensorboard::Event start;
-    start.set_step(samples + 1);
+    start.set_step(*resumed_at_ + 1);
     start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
     append(std::move(start));
   }
 }
 
 void TensorBoardSink::write(const std::vector<Scalar>& scalars) {
+  if (later_) {
+    begin();
+  }
   std::map<int64_t, tensorboard::Event> events;  // one for all points at the same place
   for (const Scalar& scalar : scalars) {
     tensorboard::Event& event = events[scalar.samples];

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/new_folders.h"
+#include "engine/later_file.h"
 #include "engine/monitor/scalars.h"
 #include "proto/tensorboard.pb.h"
 
@@ -21,17 +24,22 @@ std::vector<tensorboard::Event> read_events(const std::string& path);
 /// own files, and of no others.
 class TensorBoardSink final : public ScalarSink {
  public:
-  /// Makes the folder. `run`: names the run; empty: one that is never resumed. `keep`: empty for a
-  /// new run. `samples`: that the run has seen so far.
+  /// Makes the folder and the file, which are gone with this if nothing is written. `run`: names
+  /// the run; empty: one that is never resumed. `keep`: empty for a new run. `samples`: that the
+  /// run has seen so far.
   TensorBoardSink(const std::string& folder, const std::string& run, const KeepScalar& keep,
                   int64_t samples);
 
   void write(const std::vector<Scalar>& scalars) override;
 
  private:
+  void begin();
   void append(tensorboard::Event event);
 
+  NewFolders folders_;
   std::string path_;
+  std::optional<int64_t> resumed_at_;  ///< samples seen before
+  std::optional<LaterFile> later_;     ///< until begin()
   std::ofstream file_;
 };
 

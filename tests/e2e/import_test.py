@@ -98,6 +98,9 @@ class ImportTest(RunSetup):
         self.check_fails(BAD_INPUT, ["model.norm.weight"], *arguments, self.folder / "x")
         self.check_fails(BAD_INPUT, [], "import", "--input", self.nvme, "--output", self.folder / "x")
         self.assertFalse((self.folder / "x").exists())
+        self.check_fails(BAD_INPUT, ["cannot be used as a folder"], "import", "--input", self.model, "--output",
+                         self.folder / "x", "--nvme-path", self.model / "config.json")  # fmt: skip
+        self.assertFalse((self.folder / "x").exists())
         config = json.loads((self.model / "config.json").read_text())
         (self.model / "config.json").write_text(json.dumps({**config, "hidden_size": 12}))
         self.check_fails(BAD_INPUT, [], "import", "--input", self.model, "--output", self.folder / "x")

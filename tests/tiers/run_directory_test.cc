@@ -100,6 +100,25 @@ TEST_F(RunDirectoryTest, RemovesOnlyWhatItMade) {
   EXPECT_EQ(std::distance(fs::directory_iterator(directories[1]), fs::directory_iterator()), 1);
 }
 
+TEST_F(RunDirectoryTest, RemovesTheFoldersMadeForItWhereTheyAreEmpty) {
+  options_.run_id = "a";
+  for (const bool is_shared : {false, true}) {
+    const fs::path parent = fs::path(folder_.path()) / "drive" / "runs";
+    options_.paths = {parent.string()};
+    store_ = ExtentStore::create(options_, io_);
+    if (is_shared) {
+      std::ofstream(parent / "notes.txt") << "mine";
+    }
+    store_.reset();
+    EXPECT_EQ(fs::exists(parent / "notes.txt"), is_shared);
+    EXPECT_EQ(fs::exists(parent.parent_path()), is_shared);
+  }
+  options_.paths = {folder_ / "drive"};  // was there before
+  fs::remove_all(folder_ / "drive/runs");
+  ExtentStore::create(options_, io_).reset();
+  EXPECT_TRUE(fs::is_empty(folder_ / "drive"));
+}
+
 TEST_F(RunDirectoryTest, RefusesBadOptions) {
   options_.paths = {folder_.path()};
   for (const std::string& id :
@@ -150,7 +169,7 @@ TEST_F(RunDirectoryTest, CyclesLeaveNothingBehind) {
   EXPECT_EQ(open_descriptors(), descriptors);
   EXPECT_EQ(locked_memory(), locked);
   for (const std::string& path : options_.paths) {
-    EXPECT_TRUE(fs::is_empty(path)) << path;
+    EXPECT_FALSE(fs::exists(path)) << path;
   }
 }
 

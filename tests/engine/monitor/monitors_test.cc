@@ -259,8 +259,21 @@ TEST(Monitors, AFolderThatCannotBeMadeIsAnError) {
   settings.tensorboard.enabled = false;
   settings.csv_monitor = {true, folder / "file", "job"};
   EXPECT_THROW(Monitors(settings, "", {}), IoError);
+  settings.tensorboard = {true, folder / "new/board", "job"};
+  EXPECT_THROW(Monitors(settings, "", {}), IoError);
+  EXPECT_FALSE(fs::exists(folder / "new")) << "a run that is refused leaves nothing";
   settings.csv_monitor.enabled = false;
   Monitors(settings, "", {}).write(StepReport());
+  EXPECT_TRUE(fs::exists(folder / "new/board/job"));
+}
+
+TEST(CsvFiles, ThoseOfAnotherRunAreItsOwnUntilARowIsWritten) {
+  const test::TemporaryFolder folder;
+  CsvSink(folder.path(), "old", {}).write({{"loss", 1, 0}});
+  { const CsvSink refused(folder.path(), "new", {}); }
+  EXPECT_EQ(text_of(folder / "headrace_run"), "old\n");
+  CsvSink(folder.path(), "new", {}).write({{"loss", 2, 0}});
+  EXPECT_EQ(text_of(folder / "headrace_run"), "new\n");
 }
 
 TEST(Monitors, AFileThatCannotBeWrittenIsGivenUp) {
