@@ -75,6 +75,11 @@ struct Network::State {
   void make_borders();
   void copy_borders(Stream& stream, const DocumentBorders& borders);
   Bytes border_bytes() const { return bytes_for(Elements(shape.tokens()), DType::i32); }
+  bool has_window() const { return config.sliding_window && *config.sliding_window < shape.seq; }
+  int64_t border_parts() const {
+    return shape.is_packed || has_window() ? 1 + (shape.is_packed ? 1 : 0) + (has_window() ? 1 : 0)
+                                           : 0;
+  }
   Positions positions() const;
 
   ModelConfig config;
@@ -86,8 +91,9 @@ struct Network::State {
   NetworkBlockTiles block_tiles;
   NetworkHead head;
   std::unique_ptr<device::Memory> rope_memory;
-  /// begins, seen_from and seen_until of the DocumentBorders; null: every token sees all of its
-  /// sequence before it.
+  /// Of the DocumentBorders begins, where documents share a sequence, seen_from, where a window
+  /// makes it other than begins, and seen_until; null: every token sees all of its sequence before
+  /// it.
   std::unique_ptr<device::Memory> borders;
   Bytes block_forward_workspace;
   Bytes block_backward_workspace;
@@ -132,11 +138,10 @@ Network::State::State(const ModelConfig& model_config, DType element_type, Batch
 
 /// Those of a sliding window alone are the same for every batch.
 void Network::State::make_borders() {
-  const bool has_window = config.sliding_window && *config.sliding_window < shape.seq;
-  if (!shape.is_packed && !has_window) {
+  if (border_parts() == 0) {
     return;
   }
-  borders = device.allocate(border_bytes() * (shape.is_packed ? 3 : 2));
+  borders = device.allocate(border_bytes() * border_parts());
   if (!shape.is_packed) {
     const DocumentBorders constant =
         whole_sequences(shape.tokens(), shape.seq, config.sliding_window);
@@ -147,26 +152,30 @@ void Network::State::make_borders() {
 }
 
 void Network::State::copy_borders(Stream& stream, const DocumentBorders& source) {
-  std::vector<const std::vector<int32_t>*> parts = {&source.seen_from, &source.seen_until};
-  if (shape.is_packed) {
-    parts.push_back(&source.begins);
-  }
   std::byte* target = borders->data();
-  for (const auto* part : parts) {
-    HR_CHECK(static_cast<int64_t>(part->size()) == shape.tokens(), "{} borders of {} tokens",
-             part->size(), shape.tokens());
-    stream.copy_async(target, part->data(), border_bytes());
+  const auto copy = [&](const std::vector<int32_t>& part) {
+    HR_CHECK(static_cast<int64_t>(part.size()) == shape.tokens(), "{} borders of {} tokens",
+             part.size(), shape.tokens());
+    stream.copy_async(target, part.data(), border_bytes());
     target += border_bytes().count();
+  };
+  if (shape.is_packed) {
+    copy(source.begins);
   }
+  if (has_window()) {
+    copy(source.seen_from);
+  }
+  copy(source.seen_until);
 }
 
 Positions Network::State::positions() const {
   Positions positions;
   positions.cos_sin = reinterpret_cast<const float*>(rope_memory->data());
   if (borders != nullptr) {
-    const auto* const seen = reinterpret_cast<const int32_t*>(borders->data());
-    positions.visible = {seen, seen + shape.tokens()};
-    positions.begins = shape.is_packed ? seen + 2 * shape.tokens() : nullptr;
+    const auto* const first = reinterpret_cast<const int32_t*>(borders->data());
+    const int32_t* const seen_until = first + (border_parts() - 1) * shape.tokens();
+    positions.begins = shape.is_packed ? first : nullptr;
+    positions.visible = {seen_until - shape.tokens(), seen_until};
   }
   return positions;
 }

@@ -63,7 +63,14 @@ TEST(PackedNetwork, TheBordersOfDocumentsAreConstantsOfAPackedShape) {
   const auto device = device::make_cpu_device();
   Network plain(everything_config(), DType::f32, {2, 9}, *device);
   const Network packed(everything_config(), DType::f32, {2, 9, true}, *device);
-  EXPECT_EQ(packed.constant_bytes() - plain.constant_bytes(), Bytes(3 * 18 * 4));
+  EXPECT_EQ(packed.constant_bytes() - plain.constant_bytes(), Bytes(2 * 18 * 4));
+  ModelConfig windowed = everything_config();
+  for (const int64_t window : {8, 9}) {
+    windowed.sliding_window = window;
+    const Network both(windowed, DType::f32, {2, 9, true}, *device);
+    EXPECT_EQ(both.constant_bytes() - plain.constant_bytes(),
+              Bytes((window == 8 ? 3 : 2) * 18 * 4));
+  }
   const auto stream = device->create_stream("test");
   EXPECT_THROW(plain.set_documents(*stream, {}), InternalError);
 }
