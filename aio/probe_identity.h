@@ -3,15 +3,10 @@
 #include <optional>
 #include <string>
 
+#include "aio/drive_wear.h"
 #include "base/units.h"
 
 namespace headrace::aio {
-
-/// How much of its rated endurance a drive has used.
-struct Wear {
-  std::optional<int> percent_used;  ///< may be above 100
-  std::string unknown;              ///< why it cannot be read
-};
 
 /// What the system says about the storage below a folder; texts are empty where it says nothing.
 struct StorageIdentity {
@@ -36,8 +31,5 @@ std::string storage_key(const std::string& folder, const std::string& root = "")
 /// Letters, digits, '.', '_' and '-' stay, every run of others becomes one '-'; at most 128
 /// characters. Empty where nothing stays.
 std::string sanitize_key(const std::string& text);
-
-/// Asks the drive (NVMe SMART log, needs read access to /dev/<device>).
-Wear read_wear(const std::string& device);
 
 }  // namespace headrace::aio

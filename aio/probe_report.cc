@@ -39,10 +39,7 @@ std::string render_storage(const ProbeReport& report) {
   device += storage.numa_node >= 0 ? fmt::format(", NUMA node {}", storage.numa_node)
                                    : std::string(", NUMA node not told");
   text += line("device", device);
-  text += line("wear",
-               storage.wear.percent_used
-                   ? fmt::format("{} % of the rated endurance is used", *storage.wear.percent_used)
-                   : "not readable: " + storage.wear.unknown);
+  text += line("wear", storage.wear.text());
   return text + line("transfers by",
                      fmt::format("{}; test file {}, {}", report.engine,
                                  format_bytes(report.file_size), format_duration(report.seconds)));

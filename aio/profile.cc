@@ -41,6 +41,11 @@ void set_device(const StorageIdentity& from, proto::StorageDevice& to) {
   to.set_free_bytes(from.free_space.count());
   to.set_wear_percent(from.wear.percent_used.value_or(-1));
   to.set_wear_unknown(from.wear.unknown);
+  to.set_bytes_written(from.wear.bytes_written);
+  to.set_spare_percent(from.wear.percent_used ? from.wear.spare_percent : -1);
+  for (const std::string& warning : from.wear.warnings) {
+    to.add_warnings(warning);
+  }
 }
 
 proto::Submission submission_of(SubmissionMode mode) {

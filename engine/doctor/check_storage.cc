@@ -231,10 +231,15 @@ Finding endurance(const aio::DriveFacts& facts) {
         "writes per day that a run amounts to.";
     return finding;
   }
-  finding.fact = fmt::format("{} % of the rated writes used", *wear.percent_used);
-  finding.values = {{"percent_used", int64_t{*wear.percent_used}}};
+  finding.fact = wear.text();
+  finding.values = {{"percent_used", int64_t{*wear.percent_used}},
+                    {"spare_percent", int64_t{wear.spare_percent}},
+                    {"media_errors", wear.media_errors}};
   finding.meaning = "`headrace train` prints the drive writes per day that a run amounts to.";
-  if (*wear.percent_used >= kWorn) {
+  if (!wear.warnings.empty()) {
+    finding.verdict = Verdict::problem;
+    finding.change = "Copy what must not be lost, and use another drive.";
+  } else if (*wear.percent_used >= kWorn) {
     finding.verdict = *wear.percent_used >= 100 ? Verdict::problem : Verdict::note;
     finding.change = "Keep optimizer state in host memory where it fits, or replace the drive.";
   }

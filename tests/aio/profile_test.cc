@@ -82,7 +82,23 @@ TEST(Profile, HoldsWhatTheReportSays) {
   EXPECT_EQ(profile.sustained_write().cliff_bytes(), int64_t{3} << 30);
   EXPECT_EQ(profile.sustained_write().interval_rates_size(), 2);
   EXPECT_EQ(profile.device().wear_percent(), -1);
+  EXPECT_EQ(profile.device().spare_percent(), -1);
   EXPECT_EQ(profile.duplex().ratio(), 1.25);
+}
+
+TEST(Profile, KeepsHowWornTheDriveIs) {
+  ProbeReport report = make_report();
+  report.storage.wear = {.percent_used = 7,
+                         .unknown = {},
+                         .bytes_written = 3e13,
+                         .spare_percent = 90,
+                         .warnings = {"it is too hot or too cold"}};
+  const proto::StorageDevice device = to_profile(report).device();
+  EXPECT_EQ(device.wear_percent(), 7);
+  EXPECT_EQ(device.bytes_written(), 3e13);
+  EXPECT_EQ(device.spare_percent(), 90);
+  ASSERT_EQ(device.warnings_size(), 1);
+  EXPECT_EQ(device.warnings(0), "it is too hot or too cold");
 }
 
 TEST(Profile, JsonAndBinaryFormsAreEqual) {

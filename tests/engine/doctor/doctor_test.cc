@@ -269,6 +269,10 @@ TEST(DoctorOfDrives, JudgesWhatItFinds) {
   facts.identity.wear.percent_used = 120;
   EXPECT_EQ(verdict_of(facts, "endurance"), Verdict::problem);
   facts = good_drive();
+  facts.identity.wear.warnings = {"it accepts no more writes"};
+  EXPECT_EQ(verdict_of(facts, "endurance"), Verdict::problem);
+  EXPECT_THAT(find(check_drive(facts, nullptr, 1), "endurance").fact, HasSubstr("no more writes"));
+  facts = good_drive();
   facts.identity.free_space = kMiB;
   EXPECT_EQ(verdict_of(facts, "free space"), Verdict::note);
 }
