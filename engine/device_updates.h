@@ -38,8 +38,6 @@ class DeviceUpdates {
  private:
   const Shard& shard_of(const StepOperation& step) const;
   void clear(std::byte* data, Bytes size);
-  void clear_padding(const StepOperation& step, std::span<std::byte> weights);
-  void post(const UpdateOptions& options, const UpdateShard& arrays);
 
   const ModelLayout& layout_;
   device::Kernels& kernels_;

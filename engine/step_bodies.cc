@@ -7,6 +7,7 @@
 #include "device/cpu/row_kernels.h"
 #include "engine/master_weights.h"
 #include "engine/shard_arrays.h"
+#include "engine/update_parts.h"
 
 namespace headrace::engine {
 
@@ -32,14 +33,8 @@ double counted_labels(const StepNumbers& numbers, const std::vector<model::Token
          static_cast<double>(numbers.micro_batches);
 }
 
-/// Zeros behind the elements of a weights object, which may be written anew: what is stored depends
-/// on nothing but the numbers.
-void clear_padding(const ModelLayout& layout, const StepOperation& step,
-                   std::span<std::byte> weights) {
-  if (step.shard == 0) {
-    const Bytes used = bytes_for(layout.modules[step.module].spec.count, layout.dtype);
-    std::fill(weights.begin() + used.count(), weights.end(), std::byte{0});
-  }
+void clear_on_host(std::byte* data, Bytes size) {
+  std::fill_n(data, size.count(), std::byte{0});
 }
 
 }  // namespace
@@ -299,12 +294,6 @@ void StepBodies::finish_norm(UseBytes uses, StepNumbers& numbers) {
   numbers.optimizer.gradient_scale = gradient_scale(numbers.loss_scale, divisor);
 }
 
-UpdateShard StepBodies::shard_arrays(const Shard& shard, std::byte* state,
-                                     std::byte* weights) const {
-  return engine::shard_arrays(layout_.state, layout_.dtype, shard.first, shard.count, state,
-                              weights);
-}
-
 /// The weights of a shard within its module's packed vector.
 std::span<std::byte> StepBodies::shard_weights(const Shard& shard, UseBytes uses) const {
   return uses[2].subspan(static_cast<size_t>(bytes_for(shard.first, layout_.dtype).count()),
@@ -342,39 +331,15 @@ void StepBodies::update_or_keep(const StepOperation& step, UseBytes uses, StepNu
     update(step, uses, numbers.optimizer, numbers.host_updates_finite);
     return;
   }
-  restore_weights(shard_arrays(layout_.modules[step.module].shards[step.shard], uses[0].data(),
-                               uses[2].data()));
-  clear_padding(layout_, step, uses[2]);
+  restore_weights(begin_update(layout_, step, uses, clear_on_host));
 }
 
 void StepBodies::update(const StepOperation& step, UseBytes uses, const UpdateOptions& options,
                         bool& all_finite) {
-  const Shard& shard = layout_.modules[step.module].shards[step.shard];
-  UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[2].data());
-  arrays.first_element = (layout_.modules[step.module].first + shard.first).count();
-  clear_padding(layout_, step, uses[2]);
-  if (!layout_.modules[step.module].packed_gradient) {
-    arrays.gradient = uses[1].data();
-    all_finite &= engine::update(options, arrays).all_finite;
-    return;
-  }
-  // A fresh gradient has nothing in the gaps between parameters; what is there of the state is
-  // zero and stays so, and is made zero in weights that are written anew.
-  const std::byte* gradient = uses[1].data();
-  for_parameter_ranges(
-      layout_.modules[step.module].spec, shard.first, shard.count,
-      [&](const model::ParameterSpec& parameter, int64_t first, int64_t at, int64_t count) {
-        UpdateShard part = slice(arrays, Elements(at), Elements(count));
-        const Elements packed = parameter.offset + Elements(first);
-        part.gradient = gradient + bytes_for(packed, layout_.dtype).count();
-        part.gradient_dtype = layout_.dtype;
-        all_finite &= engine::update(options, part).all_finite;
-      },
-      [&](int64_t at, int64_t count) {
-        if (arrays.weight != nullptr) {
-          std::fill_n(static_cast<uint16_t*>(arrays.weight) + at, count, uint16_t{0});
-        }
-      });
+  update_parts(
+      layout_, step, uses,
+      [&](const UpdateShard& part) { all_finite &= engine::update(options, part).all_finite; },
+      clear_on_host);
 }
 
 void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
@@ -385,7 +350,8 @@ void StepBodies::load_shard(const StepOperation& step, UseBytes uses,
   if (step.shard == 0) {  // the padding; the rest is set below and by the other shards
     std::fill(uses[1].begin(), uses[1].end(), std::byte{0});
   }
-  const UpdateShard arrays = shard_arrays(shard, uses[0].data(), uses[1].data());
+  const UpdateShard arrays = shard_arrays(layout_.state, layout_.dtype, shard.first, shard.count,
+                                          uses[0].data(), uses[1].data());
   std::vector<float> values(static_cast<size_t>(std::min(kStatisticsBlock, shard.count).count()));
   const auto in_pieces = [&](int64_t at, int64_t count, const auto& fill) {
     for (int64_t done = 0; done < count;) {

@@ -97,7 +97,6 @@ class StepBodies {
   std::span<std::byte> shard_weights(const Shard& shard, UseBytes uses) const;
   void set_weights_aside(const StepOperation& step, UseBytes uses) const;
   void put_weights_back(const StepOperation& step, UseBytes uses) const;
-  UpdateShard shard_arrays(const Shard& shard, std::byte* state, std::byte* weights) const;
   void load_shard(const StepOperation& step, UseBytes uses, const model::CheckpointReader& reader);
 
   const ModelLayout& layout_;
