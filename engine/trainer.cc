@@ -12,6 +12,7 @@
 #include "base/median.h"
 #include "base/process.h"
 #include "base/seconds.h"
+#include "engine/folder_lock.h"
 #include "engine/learned_costs.h"
 #include "engine/metrics_log.h"
 #include "engine/monitor/monitors.h"
@@ -65,6 +66,7 @@ class Training {
         found_(find_checked_run()),
         options_(make_options()),
         engine_(reader_.config(), options_),
+        output_lock_(output_.path()),
         schedule_(make_lr_options(settings)),
         scaler_(make_loss_scaler_options(settings)),
         metrics_(output_.file(kMetricsFile), resumes() ? found_->state->step() : 0),
@@ -453,6 +455,7 @@ class Training {
   std::optional<FoundRun> found_;
   EngineOptions options_;
   Engine engine_;
+  FolderLock output_lock_;
   LrSchedule schedule_;
   LossScaler scaler_;
   MetricsLog metrics_;

@@ -40,6 +40,10 @@ void set_terminal_taken(bool taken) {
 void watch_signals() {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
+  // The terminal is gone; with nohup the process is to go on all the same.
+  if (std::signal(SIGHUP, on_signal) == SIG_IGN) {
+    std::signal(SIGHUP, SIG_IGN);
+  }
 }
 
 }  // namespace headrace::tools

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from command import BAD_INPUT, COMMAND, CommandTest, wait_for
+from command import BAD_INPUT, COMMAND, INTERRUPTED, CommandTest, wait_for
 
 
 class RunsTest(CommandTest):
@@ -59,6 +59,21 @@ class RunsTest(CommandTest):
         done = len(metrics.read_text().splitlines())
         self.check_ok(*self.arguments("run", done + 1))
         self.assertEqual((self.run_directory("run") / "LOCK").read_text(), "")
+
+    def test_an_output_folder_in_use_is_not_shared(self):
+        process = self.start(*self.arguments("run", 100_000))
+        metrics = self.folder / "run" / "metrics.jsonl"
+        self.assertTrue(wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 2))
+        self.check_fails(BAD_INPUT, ["run is in use"], *self.arguments("run", 3, "--resume", "never"))
+        self.assertEqual(len(list(self.nvme.iterdir())), 1, "nothing is left of the refused one")
+        # The terminal is closed, unless these tests run under nohup.
+        is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        process.send_signal(signal.SIGTERM if is_ignored else signal.SIGHUP)
+        out, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, INTERRUPTED, out + error)
+        steps = [line["step"] for line in self.metrics(self.folder / "run")]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.check_ok(*self.arguments("run", 3, "--resume", "never"))
 
     def test_what_is_not_ours_or_newer_is_refused_and_left(self):
         self.check_ok(*self.arguments("run", 1))
