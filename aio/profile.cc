@@ -4,6 +4,9 @@
 #include <google/protobuf/util/json_util.h>
 #include <xxhash.h>
 
+#include <nlohmann/json.hpp>
+#include <string>
+
 #include "base/check.h"
 #include "base/error.h"
 
@@ -12,6 +15,13 @@ namespace headrace::aio {
 namespace {
 
 constexpr uint32_t kFormatVersion = 1;
+
+/// For the texts of protobuf, which holds no others: a folder's name need not be UTF-8.
+std::string as_utf8(const std::string& text) {
+  using Json = nlohmann::json;
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
+      .get<std::string>();
+}
 
 void set_latency(const Latency& from, proto::LatencyProfile& to) {
   to.set_p50_ms(from.p50_ms);
@@ -34,8 +44,8 @@ void set_point(const ProbePoint& from, proto::StoragePoint& to) {
 void set_device(const StorageIdentity& from, proto::StorageDevice& to) {
   to.set_file_system(from.file_system);
   to.set_name(from.device);
-  to.set_model(from.model);
-  to.set_serial(from.serial);
+  to.set_model(as_utf8(from.model));
+  to.set_serial(as_utf8(from.serial));
   to.set_numa_node(from.numa_node);
   to.set_rotational(from.rotational.value_or(false));
   to.set_free_bytes(from.free_space.count());
@@ -113,7 +123,7 @@ proto::StorageProfile to_profile(const ProbeReport& report) {
            report.points.size());
   proto::StorageProfile profile;
   profile.set_key(report.storage.key);
-  profile.set_path(report.path);
+  profile.set_path(as_utf8(report.path));
   profile.set_measured_unix_seconds(report.unix_seconds);
   set_device(report.storage, *profile.mutable_device());
   profile.set_engine(report.engine);

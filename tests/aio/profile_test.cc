@@ -68,6 +68,17 @@ std::string error_of(const std::string& bytes) {
   return "";
 }
 
+TEST(Profile, IsReadableWhateverTheFolderIsCalled) {
+  ProbeReport report = make_report();
+  report.path = "/caf\xe9/\xc3\xa9";
+  report.storage.model = "\xff";
+  proto::HardwareProfile profile;
+  *profile.add_storage() = to_profile(report);
+  const proto::HardwareProfile read = decode_profile(encode_profile(profile), "the file");
+  EXPECT_EQ(read.storage(0).path(), "/caf\xef\xbf\xbd/\xc3\xa9");
+  EXPECT_EQ(read.storage(0).device().model(), "\xef\xbf\xbd");
+}
+
 TEST(Profile, HoldsWhatTheReportSays) {
   const proto::StorageProfile profile = to_profile(make_report());
   EXPECT_EQ(profile.key(), "model-serial-ext4");
