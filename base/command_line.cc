@@ -1,12 +1,29 @@
 #include "base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
 
 namespace headrace {
+
+namespace {
+
+/// CLI11's comparisons let it pass.
+const CLI::Validator& not_nan() {
+  static const CLI::Validator validator(
+      [](std::string& text) {
+        double number = 0;
+        const bool is_nan = CLI::detail::lexical_cast(text, number) && std::isnan(number);
+        return is_nan ? text + " is not a number" : std::string();
+      },
+      "");
+  return validator;
+}
+
+}  // namespace
 
 CommandOption* CommandOption::required() {
   option_->required();
@@ -39,12 +56,12 @@ CommandOption* CommandOption::needs(const std::string& name) {
 }
 
 CommandOption* CommandOption::check_positive() {
-  option_->check(CLI::PositiveNumber);
+  option_->check(CLI::PositiveNumber)->check(not_nan());
   return this;
 }
 
 CommandOption* CommandOption::check_not_negative() {
-  option_->check(CLI::NonNegativeNumber);
+  option_->check(CLI::NonNegativeNumber)->check(not_nan());
   return this;
 }
 
@@ -54,7 +71,7 @@ CommandOption* CommandOption::check_range(int low, int high) {
 }
 
 CommandOption* CommandOption::check_range(double low, double high) {
-  option_->check(CLI::Range(low, high));
+  option_->check(CLI::Range(low, high))->check(not_nan());
   return this;
 }
 

@@ -74,6 +74,7 @@ TEST(CommandLine, WhatIsWrongIsNamedAndEndsTheProcess) {
   EXPECT_THAT(refusal(command, {"--number", "0"}), HasSubstr("--number"));
   EXPECT_THAT(refusal(command, {"--number", "many"}), HasSubstr("--number"));
   EXPECT_THAT(refusal(command, {"--share", "1"}), HasSubstr("--share"));
+  EXPECT_THAT(refusal(command, {"--share", "nan"}), HasSubstr("--share: nan is not a number"));
   EXPECT_THAT(refusal(command, {"--mode", "erase"}), HasSubstr("{read,write}"));
   EXPECT_THAT(refusal(command, {"--file", "x"}), HasSubstr("--mode"));
   EXPECT_THAT(refusal(command, {"--unknown"}), HasSubstr("--unknown"));
