@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 std::error_code NewFolders::make(const std::string& path) {
   std::error_code error;
   std::vector<std::string> missing;  // innermost first
-  for (fs::path at = fs::absolute(path).lexically_normal(); !fs::exists(at, error) && !error;
-       at = at.parent_path()) {
+  for (fs::path at = fs::absolute(path, error).lexically_normal();
+       !error && !fs::exists(at, error) && !error; at = at.parent_path()) {
     if (!at.filename().empty()) {
       missing.push_back(at.string());
     }

@@ -52,6 +52,7 @@ TEST(NewFolders, AFileInTheWayIsAnErrorThatLeavesNothing) {
   std::ofstream(folder / "file") << "mine";
   EXPECT_EQ(NewFolders().make(folder / "file"), std::errc::not_a_directory);
   EXPECT_EQ(NewFolders().make(folder / "file/a/b"), std::errc::not_a_directory);
+  EXPECT_EQ(NewFolders().make(""), std::errc::invalid_argument);
   EXPECT_EQ(NewFolders().make("/proc/headrace/a"), std::errc::no_such_file_or_directory);
   EXPECT_EQ(NewFolders().make(folder / ("a/" + std::string(300, 'x'))),
             std::errc::filename_too_long);
