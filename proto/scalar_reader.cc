@@ -70,10 +70,7 @@ std::string hint_for(const json& value, const Place& place) {
 
 void check_range(double number, const std::string& shown, const Place& place) {
   const KeyRule& rule = rule_of(place.field);
-  const bool inside =
-      (!rule.has_min() || number >= rule.min()) && (!rule.has_above() || number > rule.above()) &&
-      (!rule.has_max() || number <= rule.max()) && (!rule.has_below() || number < rule.below());
-  if (!inside) {
+  if (!in_range(rule, number)) {
     const std::string_view unit = unit_text(rule.unit());
     throw InputError(fmt::format("{}: {} is out of range; the value must be {}{}{}{}", place.path,
                                  shown, range_text(rule), unit.empty() ? "" : ", in ", unit,

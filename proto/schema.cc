@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace headrace::proto {
 namespace {
@@ -89,6 +90,16 @@ std::optional<KeyMatch> find_key(const Descriptor& block, std::string_view name)
   return std::nullopt;
 }
 
+const FieldDescriptor* key_at(const Descriptor& block, std::string_view path) {
+  const size_t dot = path.find('.');
+  const FieldDescriptor* const field = block.FindFieldByName(std::string(path.substr(0, dot)));
+  if (field == nullptr || !is_key(*field) || dot == std::string_view::npos) {
+    return field != nullptr && is_key(*field) ? field : nullptr;
+  }
+  return field->message_type() == nullptr ? nullptr
+                                          : key_at(*field->message_type(), path.substr(dot + 1));
+}
+
 std::vector<std::string> key_names(const Descriptor& block, bool all_names) {
   std::vector<std::string> names;
   for (int i = 0; i < block.field_count(); ++i) {
@@ -171,6 +182,12 @@ std::string default_text(const FieldDescriptor& field) {
     default:
       return fmt::format("\"{}\"", field.default_value_string());
   }
+}
+
+bool in_range(const KeyRule& rule, double number) {
+  return std::isfinite(number) && (!rule.has_min() || number >= rule.min()) &&
+         (!rule.has_above() || number > rule.above()) &&
+         (!rule.has_max() || number <= rule.max()) && (!rule.has_below() || number < rule.below());
 }
 
 std::string range_text(const KeyRule& rule) {

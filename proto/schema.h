@@ -29,6 +29,9 @@ struct KeyMatch {
 };
 /// The key that `name` means in `block`, under any of its names.
 std::optional<KeyMatch> find_key(const google::protobuf::Descriptor& block, std::string_view name);
+/// The key at a path of current names, such as "fp16.enabled"; null: there is none.
+const google::protobuf::FieldDescriptor* key_at(const google::protobuf::Descriptor& block,
+                                                std::string_view path);
 /// The keys of a block in the order of the schema, with all their names where asked for.
 std::vector<std::string> key_names(const google::protobuf::Descriptor& block, bool all_names);
 /// The value of an enumeration that the text means, whatever its case; null: none.
@@ -49,6 +52,8 @@ std::string value_text(const google::protobuf::FieldDescriptor& field);
 std::string element_text(const google::protobuf::FieldDescriptor& field);
 /// The default as JSON would have it; "none" where there is none.
 std::string default_text(const google::protobuf::FieldDescriptor& field);
+/// Whether a number, which must be finite, is within the key's range.
+bool in_range(const KeyRule& rule, double number);
 /// "at least 1", "from 0 to 3", "above 0"; empty: any number.
 std::string range_text(const KeyRule& rule);
 /// "bytes", "elements", ...; empty: none.

@@ -43,6 +43,16 @@ void Resolver::note_other_autos() {
                       });
 }
 
+bool Resolver::accepts(const std::string& path, double value) {
+  const auto* const key = proto::key_at(*proto::DsConfig::descriptor(), path);
+  if (key == nullptr || proto::in_range(proto::rule_of(*key), value)) {
+    return true;
+  }
+  problems_.add("{}: {} is out of range; the value must be {}", path, value,
+                proto::range_text(proto::rule_of(*key)));
+  return false;
+}
+
 Resolution Resolver::run(const std::string& source) {
   resolve_batch();
   resolve_dtype();

@@ -46,7 +46,7 @@ void Resolver::override_batch(std::optional<int64_t>& train, std::optional<int64
                               std::optional<int64_t>& accumulation) {
   const auto replace = [this](const char* path, std::optional<int64_t>& value,
                               const std::optional<int64_t>& command_line) {
-    if (command_line) {
+    if (command_line && accepts(path, number_of(*command_line))) {
       value = choose(path, value.has_value(), value.value_or(0), command_line);
     }
   };
@@ -104,6 +104,10 @@ void Resolver::resolve_batch() {
   if (*train != product(*micro, *accumulation, ranks)) {
     problems_.add("{} {} is not {} {} * {} {} * ranks {}; change one of them", kTrainPath, *train,
                   kMicroPath, *micro, kAccumulationPath, *accumulation, ranks);
+    return;
+  }
+  if (!accepts(kMicroPath, number_of(*micro)) ||
+      !accepts(kAccumulationPath, number_of(*accumulation))) {
     return;
   }
   constexpr const char* kRule = "train = micro * accumulation * ranks";

@@ -22,6 +22,14 @@ std::string show(Bytes value);
 std::string show(Elements value);
 std::string show(DType value);
 
+inline double number_of(Bytes value) {
+  return static_cast<double>(value.count());
+}
+template <class T>
+double number_of(T value) {
+  return static_cast<double>(value);
+}
+
 class Resolver {
  public:
   Resolver(const proto::DsConfig& config, const ResolveContext& context)
@@ -69,11 +77,14 @@ class Resolver {
   /// Notes that the default was taken for every "auto" without a rule of its own.
   void note_other_autos();
 
+  /// Adds a problem where a value that is not the file's is out of the range of the key at `path`.
+  bool accepts(const std::string& path, double value);
+
   /// The command line's value, else the file's: `value` is what it has, or its default where not
   /// `given`.
   template <class T>
   T choose(const std::string& path, bool given, T value, const std::optional<T>& command_line) {
-    if (!command_line) {
+    if (!command_line || !accepts(path, number_of(*command_line))) {
       note_auto(path, show(value), "the default");
       return value;
     }

@@ -33,6 +33,15 @@ TEST(Schema, EveryKeyIsDescribed) {
   }
 }
 
+TEST(Schema, KeysAreFoundByTheirPaths) {
+  for (const auto& [path, field] : all_keys()) {
+    EXPECT_EQ(key_at(*DsConfig::descriptor(), path), field) << path;
+  }
+  for (const char* path : {"", "automatic", "fp16.x", "fp16.enabled.x", ".fp16", "fp16."}) {
+    EXPECT_EQ(key_at(*DsConfig::descriptor(), path), nullptr) << path;
+  }
+}
+
 TEST(Schema, FieldsThatAreNoKeysCannotBeSetByAFile) {
   EXPECT_FALSE(find_key(*DsConfig::descriptor(), "automatic"));
   EXPECT_TRUE(find_key(*DsConfig::descriptor(), "aio"));

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -419,6 +420,34 @@ TEST(ResolvePacking, NeedsOneTokenOfTheVocabulary) {
   EXPECT_THAT(
       problem_of(file_with(R"("headrace": {"packing": true, "document_end": 100})"), context),
       HasSubstr("100 is not in the model's vocabulary"));
+}
+
+TEST(ResolveCommandLine, ValuesHaveTheRangesOfTheirKeys) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const std::string file = file_with(R"("scheduler": {"type": "WarmupLR"})");
+  const auto problem_with = [&](const auto& change) {
+    ResolveContext context;
+    change(context);
+    return problem_of(file, context);
+  };
+  EXPECT_THAT(problem_with([](auto& context) { context.micro_batch = 0; }),
+              HasSubstr("train_micro_batch_size_per_gpu: 0 is out of range"));
+  EXPECT_THAT(problem_with([](auto& context) { context.accumulation_steps = -1; }),
+              HasSubstr("gradient_accumulation_steps: -1 is out of range"));
+  for (const double lr : {-1.0, kNan, std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(problem_with([&](auto& context) { context.lr = lr; }),
+                HasSubstr("optimizer.params.lr: " + fmt::format("{}", lr) + " is out of range"));
+  }
+  EXPECT_THAT(problem_with([](auto& context) { context.warmup_steps = -1; }),
+              HasSubstr("scheduler.params.warmup_num_steps: -1 is out of range"));
+  EXPECT_THAT(problem_with([](auto& context) { context.host_memory = Bytes(0); }),
+              HasSubstr("headrace.host_memory: 0 is out of range"));
+  // Also where it follows from the others.
+  EXPECT_THAT(problem_with([](auto& context) {
+                context.micro_batch = 1;
+                context.train_batch = 1'000'000;
+              }),
+              HasSubstr("gradient_accumulation_steps: 1000000 is out of range"));
 }
 
 }  // namespace
