@@ -210,7 +210,7 @@ void check_state_room(EngineOptions& options, const Settings& settings,
   LayoutOptions layout;
   layout.dtype = options.dtype;
   layout.state = options.memory.state;
-  layout.shard_max = settings.offload.sub_group;
+  layout.shard_max = std::max(settings.offload.sub_group, kStatisticsBlock);
   layout.tokens = 1;
   const StateBytes bytes = state_bytes(make_layout(model, layout));
   const Bytes state = bytes.weights + bytes.optimizer;
@@ -243,7 +243,9 @@ void write_run_pointer(const std::string& output_folder,
   nlohmann::ordered_json json;
   json["run_id"] = tiers::read_run_identity(directories.front()).run_id;
   json["directories"] = directories;
-  model::replace_file(output_folder + "/" + kPointer, json.dump(2) + "\n");
+  model::replace_file(
+      output_folder + "/" + kPointer,
+      json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 std::vector<std::string> run_directories_of(const std::string& folder) {

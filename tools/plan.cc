@@ -139,11 +139,13 @@ void answer(PlanReport& report, bool advice) {
 }
 
 void write_json(const nlohmann::json& value, const std::string& path) {
+  // Paths need not be UTF-8.
+  const std::string text = value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
   if (path == "-") {
-    fmt::print("{}\n", value.dump(2));
+    fmt::print("{}\n", text);
     return;
   }
-  aio::replace_file(path, value.dump(2) + "\n");
+  aio::replace_file(path, text + "\n");
 }
 
 void run_sweep(const PlanReport& report, const Arguments& arguments) {

@@ -1,6 +1,7 @@
 """The headrace command from outside: exit codes, messages, and what is left on disk."""
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -247,6 +248,25 @@ class TrainTest(TrainSetup):
         self.check_fails(USAGE, ["--steps"], *self.arguments(steps="many"))
         self.check_fails(USAGE, ["tiny"], "init-model", "--preset", "huge", "--output", self.folder / "x")
         self.check_fails(BAD_INPUT, ["--host-memory"], *self.arguments(host_memory="lots"))
+
+    def test_paths_need_not_be_utf8(self):
+        name = os.fsdecode(b"caf\xe9")
+        model = shutil.copytree(self.model, self.folder / f"model {name}")
+        output, nvme = (self.folder / f"{kind} {name}" for kind in ("output", "nvme"))
+        arguments = {"model": model, "output": output, "nvme_path": nvme}
+        for steps in (1, 2):
+            done = subprocess.run(
+                [COMMAND, *map(str, self.arguments(**arguments, steps=steps))],
+                capture_output=True,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"resumed after 1", done.stdout)
+
+    def test_a_sub_group_smaller_than_the_smallest_shard_makes_the_smallest(self):
+        zero = {"stage": 3, "offload_param": {"device": "nvme"}, "offload_optimizer": {"device": "nvme"}}
+        config = self.write_config(zero_optimization={**zero, "sub_group_size": 1})
+        self.check_ok(*self.arguments(config=config, steps=1))
 
     def test_bad_data(self):
         empty = self.folder / "empty.txt"
