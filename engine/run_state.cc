@@ -148,9 +148,6 @@ std::map<std::string, std::string> numeric_settings(const TrainJob& job, const S
 void check_settings(const std::map<std::string, std::string>& stored,
                     const std::map<std::string, std::string>& present,
                     const std::set<std::string>& allowed, const std::string& run) {
-  if (stored.empty()) {
-    return;
-  }
   std::set<std::string> names;
   for (const auto* settings : {&stored, &present}) {
     for (const auto& [name, text] : *settings) {
@@ -162,6 +159,9 @@ void check_settings(const std::map<std::string, std::string>& stored,
       throw InputError(fmt::format("--allow-change {}: there is no such setting; there are {}",
                                    name, fmt::join(names, ", ")));
     }
+  }
+  if (stored.empty()) {
+    return;
   }
   const auto text_in = [](const auto& settings, const std::string& name) -> std::string {
     const auto found = settings.find(name);

@@ -169,11 +169,12 @@ class Training {
 
   std::optional<FoundRun> find_checked_run() const {
     std::optional<FoundRun> found = find_run(job_, settings_);
+    std::map<std::string, std::string> stored;  // nothing in a new run
     if (found && found->state) {
-      const auto& stored = found->state->settings();
-      check_settings({stored.begin(), stored.end()}, numeric_settings_, job_.allowed_changes,
-                     found->directory);
+      stored.insert(found->state->settings().begin(), found->state->settings().end());
     }
+    check_settings(stored, numeric_settings_, job_.allowed_changes,
+                   found ? found->directory : job_.output_folder);
     return found;
   }
 

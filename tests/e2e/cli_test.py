@@ -242,6 +242,11 @@ class TrainTest(TrainSetup):
         self.check_fails(BAD_INPUT, ["nan.json"], *self.arguments(config=self.folder / "nan.json"))
         self.assert_nothing_left()
 
+    def test_changes_are_allowed_to_settings_that_exist(self):
+        texts = ["--allow-change lr: there is no such setting", "optimizer.lr"]
+        self.check_fails(BAD_INPUT, texts, *self.arguments(), "--allow-change", "lr")
+        self.assert_nothing_left()
+
     def test_usage_errors(self):
         self.check_fails(USAGE, [], "train")
         self.check_fails(USAGE, [], "nonsense")
