@@ -34,8 +34,7 @@ constexpr size_t kOperationsToCompare = 2000;
 /// was kept for it may serve the next round as well.
 constexpr double kDriveSecondWorth = 0.15;
 
-/// Of a drive's queue: what is in flight goes on side by side, and all of it arrives late.
-constexpr Bytes kSideBySide{16 << 20};
+/// A drive's queue holds at most so many whole transfers.
 constexpr int64_t kTransfersSideBySide = 4;
 
 /// Plans that cost at most so much more than the cheapest are judged by what they leave, too.
@@ -79,8 +78,8 @@ Rates with_full_queue(const CompileInput& input) {
   }
   Rates rates = input.rates;
   const double few = kTransfersSideBySide * bytes / static_cast<double>(std::max<size_t>(uses, 1));
-  rates.nvme_latency +=
-      std::min(few, static_cast<double>(kSideBySide.count())) / under_load(rates).nvme_read;
+  rates.nvme_latency += std::min(few, static_cast<double>(rates.nvme_side_by_side.count())) /
+                        under_load(rates).nvme_read;
   return rates;
 }
 

@@ -109,6 +109,9 @@ struct Rates {
   double nvme_both = 0;
   /// Of nvme_read, what reads from nvme straight to the device reach; 0: there are none.
   double direct_share = 0;
+  /// What the drive serves side by side, so that each of it arrives late; 0: one transfer ends
+  /// after the other. Plans are compared with it; simulate() and the bounds leave it out.
+  Bytes nvme_side_by_side = kMiB * 16;
 
   bool operator==(const Rates&) const = default;
 };

@@ -306,6 +306,7 @@ proto::TraceRecord to_record(const SavedTrace& trace) {
   rates.set_nvme_latency(trace.rates.nvme_latency);
   rates.set_link_latency(trace.rates.link_latency);
   rates.set_nvme_both(trace.rates.nvme_both);
+  rates.set_nvme_side_by_side(trace.rates.nvme_side_by_side.count());
   for (const SavedRound& round : trace.rounds) {
     to_record(round, *to.add_rounds());
   }
@@ -336,6 +337,10 @@ SavedTrace from_record(const proto::TraceRecord& record) {
   trace.rates.device_to_host = rate_from(record.rates().device_to_host(), "device to host");
   trace.rates.nvme_latency = seconds_from(record.rates().nvme_latency(), "nvme latency");
   trace.rates.link_latency = seconds_from(record.rates().link_latency(), "link latency");
+  if (record.rates().has_nvme_side_by_side()) {
+    trace.rates.nvme_side_by_side =
+        bytes_from(record.rates().nvme_side_by_side(), "nvme side by side");
+  }
   if (record.rates().nvme_both() != 0) {
     trace.rates.nvme_both = rate_from(record.rates().nvme_both(), "nvme both");
   }

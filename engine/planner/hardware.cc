@@ -330,6 +330,9 @@ void use_hardware(const Hardware& hardware, const Settings& settings, EngineOpti
   const AioSettings& aio = settings.aio;
   rates.nvme_read = limited(limited(hardware.nvme_read.per_second, aio.read_limit), aio.limit);
   rates.nvme_write = limited(limited(hardware.nvme_write.per_second, aio.write_limit), aio.limit);
+  if (rates.nvme_read < hardware.nvme_read.per_second) {
+    rates.nvme_side_by_side = Bytes(0);  // a limit lets one part through after the other
+  }
   rates.nvme_both = hardware.nvme_both.per_second;
   if (aio.limit) {
     rates.nvme_both =

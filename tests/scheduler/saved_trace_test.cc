@@ -89,6 +89,7 @@ TEST(SavedTrace, EveryFieldIsKept) {
   trace.trace.operations[1].in_order = true;
   trace.trace.operations[2].starts_pass = true;
   trace.rates = {1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5};
+  trace.rates.nvme_side_by_side = Bytes(85);
   trace.budgets.alignment = Bytes(8192);
   trace.rounds[1].schedule.initial.push_back({ObjectId{1}, Tier::nvme, 0, true});
   EXPECT_EQ(decode_trace(encode_trace(trace), "the file"), trace);

@@ -46,6 +46,11 @@ TEST(Hardware, LimitsHoldWhateverTheHardwareReaches) {
   EXPECT_EQ(options.memory.rates.nvme_read, 1e9);
   EXPECT_EQ(options.memory.rates.host_to_device, 2e9);
   EXPECT_EQ(options.memory.rates.nvme_write, kDriveShare * 6.9e9);
+  EXPECT_EQ(options.memory.rates.nvme_side_by_side, Bytes(0)) << "a limit serves in turn";
+  settings.aio.read_limit = Bytes(1'000'000'000'000);
+  EngineOptions unlimited;
+  use_hardware(hardware, settings, unlimited);
+  EXPECT_EQ(unlimited.memory.rates.nvme_side_by_side, scheduler::Rates().nvme_side_by_side);
 }
 
 TEST(Hardware, EveryDataSheetCanBeUsed) {
