@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -366,6 +367,7 @@ Status FakeCuda::post_kernel(const Launch& launch, const void* arguments, Stream
   return submit(stream, [this, launch, copied = std::move(copied)] {
     if (sticky_ == 0 && !fails_now()) {
       use_memory([&] { run_kernel(launch, copied.data()); });
+      std::this_thread::sleep_for(delay_);
     }
   });
 }

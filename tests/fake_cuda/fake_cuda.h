@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,6 +52,8 @@ class FakeCuda : public cuda::CudaApi {
   int64_t calls(const std::string& call) const;
   /// From now on so much time lies between any two timed events.
   void pretend_elapsed(float milliseconds) { pretended_ms_ = milliseconds; }
+  /// Every kernel takes so much longer from now on; to be called while none runs.
+  void slow_kernels(std::chrono::milliseconds delay) { delay_ = delay; }
   /// Copies that waited for the host because a side was pageable.
   int64_t pageable_copies() const { return pageable_copies_; }
   /// Allocations, streams, events, graphs and registrations that are not given back.
@@ -150,6 +153,7 @@ class FakeCuda : public cuda::CudaApi {
   int users_ = 0;  ///< of device memory, where it is protected
   std::atomic<int> sticky_ = 0;
   std::optional<float> pretended_ms_;
+  std::chrono::milliseconds delay_{0};
   std::atomic<int64_t> pageable_copies_ = 0;
 };
 
