@@ -14,8 +14,9 @@ AnnouncedRun::AnnouncedRun(tiers::TieredStore& store, SerialWorker& driver,
       schedule_(std::move(schedule)),
       run_(
           store, *trace_, *schedule_,
-          [this](uint32_t /*operation*/, std::vector<std::span<std::byte>> bytes,
-                 Completion::Callback end) { entered(std::move(bytes), std::move(end)); },
+          [this](uint32_t /*operation*/, PinnedUses uses, Completion::Callback end) {
+            entered(std::move(uses.bytes), std::move(end));
+          },
           OperationStart::when_announced, false) {
   driver_.post([this] { run(); });
 }

@@ -37,9 +37,13 @@ void Executor::wait_for_posted_work() {
 }
 
 Completion Executor::post(Lane lane, std::function<void(UseBytes)> work,
-                          std::vector<std::span<std::byte>> bytes) {
+                          std::vector<std::span<std::byte>> bytes,
+                          const std::vector<device::EventRef>& behind) {
   if (lane == Lane::compute) {
     try {
+      for (const device::EventRef& event : behind) {
+        compute_.wait(event);
+      }
       work(bytes);
       return compute_.record_completion();
     } catch (...) {
@@ -64,11 +68,11 @@ Completion Executor::post(Lane lane, std::function<void(UseBytes)> work,
 
 RunReport Executor::run(const scheduler::Trace& trace, const scheduler::Schedule& schedule,
                         const OperationBody& body, bool record) {
-  const auto start = [&](uint32_t operation, std::vector<std::span<std::byte>> uses,
-                         Completion::Callback end) {
+  const auto start = [&](uint32_t operation, PinnedUses uses, Completion::Callback end) {
     post(
         trace.operations[operation].lane,
-        [&body, operation](UseBytes bytes) { body(operation, bytes); }, std::move(uses))
+        [&body, operation](UseBytes bytes) { body(operation, bytes); }, std::move(uses.bytes),
+        uses.behind)
         .on_done(std::move(end));
   };
   return ScheduleRun(store_, trace, schedule, start, OperationStart::when_ready, record).run();

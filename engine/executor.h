@@ -42,9 +42,11 @@ class Executor {
                 const OperationBody& body, bool record = false);
 
   /// Does the work of an operation on its lane, as run() does: in the calling thread for lane
-  /// compute, on the worker's for cpu_optimizer. Ends with the work, failed with what it throws.
+  /// compute, whose stream waits for `behind` first, on the worker's for cpu_optimizer. Ends with
+  /// the work, failed with what it throws.
   Completion post(scheduler::Lane lane, std::function<void(UseBytes)> work,
-                  std::vector<std::span<std::byte>> bytes);
+                  std::vector<std::span<std::byte>> bytes,
+                  const std::vector<device::EventRef>& behind = {});
 
   tiers::TieredStore& store() { return store_; }
 

@@ -61,16 +61,21 @@ void RunAccount::ended(const Work& work, Clock::time_point end) {
   note_drive(end);
   LaneState& lane = lanes_[index(work.lane)];
   lane.period_bytes += work.moved.count();
-  if (--lane.in_flight == 0) {
+  // On a serial lane the work began when the one before it had ended, and what it was posted
+  // behind.
+  const auto begin =
+      is_of_drive ? work.begin : std::max({work.begin, work.could_begin, lane.last_end});
+  --lane.in_flight;
+  if (!is_of_drive) {
+    report_.busy[index(work.lane)] += seconds_between(begin, end);
+  } else if (lane.in_flight == 0) {
     report_.busy[index(work.lane)] += seconds_between(lane.since, end);
-    if (!work.operation) {
-      report_.busy_periods[index(work.lane)].push_back(
-          {std::exchange(lane.period_bytes, 0), seconds_between(lane.period_since, end),
-           is_of_drive ? drive_shared_ - lane.shared_before : 0});
-    }
   }
-  // On a serial lane the work began when the one before it had ended.
-  const auto begin = is_of_drive ? work.begin : std::max(work.begin, lane.last_end);
+  if (lane.in_flight == 0 && !work.operation) {
+    report_.busy_periods[index(work.lane)].push_back(
+        {std::exchange(lane.period_bytes, 0), seconds_between(lane.period_since, end),
+         is_of_drive ? drive_shared_ - lane.shared_before : 0});
+  }
   if (work.operation) {
     report_.operation_seconds[*work.operation] =
         seconds_between(std::max(work.could_begin, lane.last_end), end);

@@ -70,6 +70,7 @@ ScheduleRun::ScheduleRun(tiers::TieredStore& store, const Trace& trace, const Sc
   could_begin_.resize(count);
   leases_.resize(count);
   may_start_.resize(count, false);
+  open_copies_.resize(count);
   action_of_.resize(trace.operations.size());
   for (uint32_t i = 0; i < count; ++i) {
     const Action& action = schedule.actions[i];
@@ -197,6 +198,7 @@ void ScheduleRun::start_transfer(uint32_t index) {
       store_.transfer(action.object, action.from, action.to, action.offset, io_class(index));
   account_.note_level(action.to, begin);
   launch(index, begin);
+  post_behind(index);
   end.on_done([this, index](std::exception_ptr error) {
     events_.push(RunEvents::Kind::ended, index, std::move(error));
   });
@@ -206,18 +208,58 @@ bool ScheduleRun::is_in_order(const Action& action) const {
   return action.kind == ActionKind::operation && trace_.operations[action.operation].in_order;
 }
 
-/// One stream runs all that are, one after the other.
-bool ScheduleRun::is_in_stream(uint32_t index) const {
+/// One stream runs all that are, in the order in which they are posted.
+bool ScheduleRun::is_streamed(uint32_t index) const {
   const Action& action = schedule_.actions[index];
-  return when_ == OperationStart::when_ready && is_in_order(action) &&
+  return when_ == OperationStart::when_ready && action.kind == ActionKind::operation &&
          lane_of(action) == Lane::compute;
+}
+
+/// Posted once what it waits for is in the stream, or in one that its stream waits for.
+bool ScheduleRun::is_posted_ahead(uint32_t index) const {
+  return is_streamed(index) && is_in_order(schedule_.actions[index]);
+}
+
+/// Whether `copy` brings to the device what the operation uses there.
+bool ScheduleRun::brings(uint32_t copy, uint32_t operation) const {
+  const Action& action = schedule_.actions[copy];
+  const auto& uses = trace_.operations[schedule_.actions[operation].operation].uses;
+  return action.kind == ActionKind::transfer && action.from == Tier::host &&
+         action.to == Tier::device &&
+         std::any_of(uses.begin(), uses.end(), [&](const scheduler::Use& use) {
+           return use.object == action.object && use.tier == Tier::device;
+         });
+}
+
+/// Whether the stream of `dependent` sees to it that it runs after `index`, once that is posted.
+bool ScheduleRun::is_behind(uint32_t index, uint32_t dependent) const {
+  return is_posted_ahead(dependent) && (is_posted_ahead(index) || brings(index, dependent));
+}
+
+/// What is in the stream may be posted behind a copy that is.
+void ScheduleRun::post_behind(uint32_t copy) {
+  for (const uint32_t dependent : dependents_[copy]) {
+    if (is_behind(copy, dependent)) {
+      ++open_copies_[dependent];
+      release_dependency(dependent);
+    }
+  }
+}
+
+/// The copy has ended, well or not.
+void ScheduleRun::note_arrival(uint32_t copy) {
+  for (const uint32_t dependent : dependents_[copy]) {
+    if (is_behind(copy, dependent)) {
+      --open_copies_[dependent];
+    }
+  }
 }
 
 void ScheduleRun::start_in_order(uint32_t ready) {
   may_start_[ready] = true;
   auto& queue = lane_operations_[static_cast<size_t>(lane_of(schedule_.actions[ready]))];
   while (!queue.empty() && may_start_[queue.front()] &&
-         (!is_in_stream(queue.front()) || in_stream_ <= kPostedAhead)) {
+         (!is_posted_ahead(queue.front()) || posted_.size() <= kPostedAhead)) {
     const uint32_t next = queue.front();
     queue.pop_front();
     start_operation(next);
@@ -227,22 +269,27 @@ void ScheduleRun::start_in_order(uint32_t ready) {
 void ScheduleRun::start_operation(uint32_t index) {
   const uint32_t number = schedule_.actions[index].operation;
   auto& leases = leases_[index];
-  std::vector<std::span<std::byte>> bytes;
-  const bool in_stream = is_in_stream(index);
-  const auto order = in_stream ? tiers::LeaseOrder::in_stream : tiers::LeaseOrder::alone;
+  PinnedUses pinned;
+  const bool is_ahead = is_posted_ahead(index);
+  const auto order = is_ahead ? tiers::LeaseOrder::in_stream : tiers::LeaseOrder::alone;
   for (const scheduler::Use& use : trace_.operations.at(number).uses) {
     leases.push_back(store_.acquire(use.object, use.tier, lease_mode(use.access), order));
-    bytes.push_back(leases.back().bytes());
+    pinned.bytes.push_back(leases.back().bytes());
+    if (const device::EventRef& behind = leases.back().behind()) {
+      pinned.behind.push_back(behind);
+    }
   }
   launch(index, Clock::now());
   ++started_;
-  start_(number, std::move(bytes), [this, index](std::exception_ptr error) {
+  start_(number, std::move(pinned), [this, index](std::exception_ptr error) {
     events_.push(RunEvents::Kind::ended, index, std::move(error));
   });
-  if (in_stream) {
-    ++in_stream_;
+  if (is_streamed(index)) {
+    posted_.push_back(index);
+  }
+  if (is_ahead) {
     for (const uint32_t dependent : dependents_[index]) {
-      if (is_in_stream(dependent)) {
+      if (is_posted_ahead(dependent)) {
         release_dependency(dependent);
       }
     }
@@ -280,15 +327,41 @@ void ScheduleRun::launch(uint32_t index, Clock::time_point begin) {
 }
 
 void ScheduleRun::finish(const RunEvents::Event& end) {
-  --in_flight_;
-  account_.ended(work_of(end.action), end.time);
-  leases_[end.action].clear();
-  if (is_in_stream(end.action)) {
-    --in_stream_;
+  if (is_streamed(end.action)) {
+    stream_ends_.emplace(end.action, end);
+  } else {
+    note_end(end);
+  }
+  finish_in_stream();
+}
+
+/// The ends of what is in the stream are noted in its order and after those of the copies that it
+/// was posted behind, though those may be told later: the store and the account know nothing of
+/// streams.
+void ScheduleRun::finish_in_stream() {
+  while (!posted_.empty() && open_copies_[posted_.front()] == 0) {
+    const auto end = stream_ends_.find(posted_.front());
+    if (end == stream_ends_.end()) {
+      return;
+    }
+    posted_.pop_front();
+    stream_end_ = std::max({end->second.time, could_begin_[end->first], stream_end_});
+    end->second.time = stream_end_;
+    note_end(end->second);
+    stream_ends_.erase(end);
     const auto& queue = lane_operations_[static_cast<size_t>(Lane::compute)];
     if (!queue.empty() && may_start_[queue.front()]) {
       ready_.push(queue.front());
     }
+  }
+}
+
+void ScheduleRun::note_end(const RunEvents::Event& end) {
+  --in_flight_;
+  account_.ended(work_of(end.action), end.time);
+  leases_[end.action].clear();
+  if (schedule_.actions[end.action].kind == ActionKind::transfer) {
+    note_arrival(end.action);
   }
   if (end.error) {
     if (!error_) {
@@ -304,7 +377,7 @@ void ScheduleRun::complete(uint32_t index, Clock::time_point time) {
   ++done_;
   for (const uint32_t dependent : dependents_[index]) {
     could_begin_[dependent] = std::max(could_begin_[dependent], time);
-    if (!is_in_stream(index) || !is_in_stream(dependent)) {  // else released when it was posted
+    if (!is_behind(index, dependent)) {  // else released when it was posted
       release_dependency(dependent);
     }
   }
@@ -324,9 +397,14 @@ uint32_t ScheduleRun::first_open_operation() {
   return open_operation_;
 }
 
+/// Whether the compute lane has work that waits for no copy.
+bool ScheduleRun::computes() const {
+  return account_.is_busy(Lane::compute) && (posted_.empty() || open_copies_[posted_.front()] == 0);
+}
+
 /// The lane that wall time passing now is charged to; empty: none ("other").
 std::optional<Lane> ScheduleRun::current_cause() {
-  if (account_.is_busy(Lane::compute)) {
+  if (computes()) {
     return Lane::compute;
   }
   if (account_.is_busy(Lane::cpu_optimizer)) {
@@ -338,7 +416,8 @@ std::optional<Lane> ScheduleRun::current_cause() {
   }
   // Nothing works: follow the open dependencies of the next operation to what is in flight.
   uint32_t index = first_open_operation();
-  while (index < schedule_.actions.size() && state_[index] == State::waiting) {
+  while (index < schedule_.actions.size() &&
+         (state_[index] == State::waiting || open_copies_[index] > 0)) {
     uint32_t next = index;
     for (const uint32_t before : schedule_.actions[index].after) {
       if (state_[before] != State::done) {

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <queue>
 #include <span>
@@ -43,10 +44,17 @@ class RunEvents {
 /// Whether operations start on their own.
 enum class OperationStart : uint8_t {
   /// As soon as what they wait for has ended. In-order operations of the compute lane are posted to
-  /// one stream and do not wait for each other: a few are posted while earlier ones run, so that
-  /// the device has its next work at once.
+  /// one stream and wait neither for each other nor for what they use to be copied to the device: a
+  /// few are posted while earlier ones and those copies run, so that the device has its next work
+  /// at once.
   when_ready,
   when_announced,  ///< not before their announcement; they are announced in the order of the trace
+};
+
+/// What an operation works on, pinned until it has ended.
+struct PinnedUses {
+  std::vector<std::span<std::byte>> bytes;  ///< in the order of Operation::uses
+  std::vector<device::EventRef> behind;     ///< its stream waits for these first
 };
 
 /// One replay of a schedule: starts every action as soon as its dependencies have ended (of
@@ -57,10 +65,9 @@ enum class OperationStart : uint8_t {
 /// may come from any thread.
 class ScheduleRun {
  public:
-  /// Starts the work of an operation and returns; called by the thread of the run, with the bytes
-  /// of its uses pinned. `end` is to be called once, from any thread.
-  using Start = std::function<void(uint32_t operation, std::vector<std::span<std::byte>> uses,
-                                   Completion::Callback end)>;
+  /// Starts the work of an operation and returns; called by the thread of the run. `end` is to be
+  /// called once, from any thread.
+  using Start = std::function<void(uint32_t operation, PinnedUses uses, Completion::Callback end)>;
 
   /// Trace and schedule must outlive this.
   ScheduleRun(tiers::TieredStore& store, const scheduler::Trace& trace,
@@ -89,13 +96,21 @@ class ScheduleRun {
   void release_dependency(uint32_t index);
   void launch(uint32_t index, Clock::time_point begin);
   void finish(const RunEvents::Event& end);
+  void finish_in_stream();
+  void note_end(const RunEvents::Event& end);
   void complete(uint32_t index, Clock::time_point time);
+  void post_behind(uint32_t copy);
+  void note_arrival(uint32_t copy);
   aio::IoClass io_class(uint32_t index);
   uint32_t first_open_operation();
   std::optional<scheduler::Lane> current_cause();
   scheduler::Lane lane_of(const scheduler::Action& action) const;
   bool is_in_order(const scheduler::Action& action) const;
-  bool is_in_stream(uint32_t index) const;
+  bool is_streamed(uint32_t index) const;
+  bool is_posted_ahead(uint32_t index) const;
+  bool is_behind(uint32_t index, uint32_t dependent) const;
+  bool brings(uint32_t copy, uint32_t operation) const;
+  bool computes() const;
   RunAccount::Work work_of(uint32_t index) const;
 
   tiers::TieredStore& store_;
@@ -115,8 +130,11 @@ class ScheduleRun {
   std::deque<uint32_t> lane_operations_[scheduler::kLaneCount];  // in_order, not started
   std::vector<uint32_t> action_of_;                              // by operation
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready_;
+  std::vector<uint32_t> open_copies_;  ///< by action: those it is posted behind, until they end
+  std::deque<uint32_t> posted_;        ///< operations in flight that is_streamed(), in order
+  std::map<uint32_t, RunEvents::Event> stream_ends_;  ///< that are not noted yet
+  Clock::time_point stream_end_{};                    ///< the last that is
   size_t in_flight_ = 0;
-  size_t in_stream_ = 0;  ///< operations in flight that is_in_stream()
   size_t done_ = 0;
   size_t announced_ = 0;  // operations
   size_t started_ = 0;    // operations

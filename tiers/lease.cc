@@ -10,7 +10,8 @@ Lease::Lease(Lease&& other) noexcept
       tier_(other.tier_),
       mode_(other.mode_),
       order_(other.order_),
-      bytes_(std::exchange(other.bytes_, {})) {}
+      bytes_(std::exchange(other.bytes_, {})),
+      behind_(std::move(other.behind_)) {}
 
 Lease& Lease::operator=(Lease&& other) noexcept {
   if (this != &other) {
@@ -21,6 +22,7 @@ Lease& Lease::operator=(Lease&& other) noexcept {
     mode_ = other.mode_;
     order_ = other.order_;
     bytes_ = std::exchange(other.bytes_, {});
+    behind_ = std::move(other.behind_);
   }
   return *this;
 }
@@ -32,6 +34,7 @@ Lease::~Lease() {
 void Lease::release() {
   if (TieredStore* const store = std::exchange(store_, nullptr)) {
     bytes_ = {};
+    behind_.reset();
     store->release(object_, tier_, mode_, order_);
   }
 }

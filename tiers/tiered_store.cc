@@ -25,11 +25,16 @@ struct Copy {
   int alone = 0;                      ///< of both, those that are not in the stream
   int transfers_out = 0;              ///< transfers that read this copy now
   std::optional<Completion> arrival;  ///< while in_flight
+  device::EventRef arrived;           ///< the same for streams, of a copy from host to device
   bool superseded = false;  ///< in_flight, but a newer value was published elsewhere meanwhile
+  bool has_failed = false;  ///< in_flight no more: absent as soon as nothing is pinned
 
   bool is_pinned() const { return readers > 0 || writers > 0 || transfers_out > 0; }
-  /// Once the writes that hold leases have run.
-  CopyState state_to_be() const { return writers > 0 ? CopyState::valid : state; }
+  /// Once the copy has arrived and the writes that hold leases have run.
+  CopyState state_to_be() const {
+    const bool arrives = arrived != nullptr && !superseded;
+    return !has_failed && (writers > 0 || arrives) ? CopyState::valid : state;
+  }
 };
 
 struct Object {
@@ -81,6 +86,7 @@ struct TieredStore::State {
   Completion post_copy(const Transfer& transfer);
   Completion post_file_transfer(const Transfer& transfer, aio::IoClass io_class);
   void land(Transfer& transfer, const std::exception_ptr& error);
+  void lose(Object& object, Tier tier);
   void count(Tier from, Tier to, Bytes size);
 };
 
@@ -156,9 +162,13 @@ Completion TieredStore::State::post_copy(const Transfer& transfer) {
         transfer.to == Tier::device ? parts.host_to_device : parts.device_to_host;
     HR_CHECK(stream != nullptr, "transfer of object '{}' from {} to {}: no stream for it",
              object.spec.name, to_string(transfer.from), to_string(transfer.to));
-    stream->copy_async(arena(transfer.to, "transfer", object).at(object.in(transfer.to).offset),
+    Copy& target = object.in(transfer.to);
+    stream->copy_async(arena(transfer.to, "transfer", object).at(target.offset),
                        arena(transfer.from, "transfer", object).at(object.in(transfer.from).offset),
                        object.spec.size);
+    if (transfer.to == Tier::device) {
+      target.arrived = stream->record();
+    }
     return stream->record_completion();
   } catch (...) {
     return Completion::failed(std::current_exception());
@@ -190,17 +200,15 @@ void TieredStore::State::land(Transfer& transfer, const std::exception_ptr& erro
     Object& object = at(transfer.object);
     Copy& target = object.in(transfer.to);
     --object.in(transfer.from).transfers_out;
-    target.arrival.reset();
+    target.arrived.reset();
     if (error == nullptr) {
+      target.arrival.reset();
       target.state = target.superseded ? CopyState::stale : CopyState::valid;
       count(transfer.from, transfer.to, object.spec.size);
+    } else if (target.is_pinned()) {
+      target.has_failed = true;  // work that is posted behind the copy still knows the slot
     } else {
-      target.state = CopyState::absent;
-      if (transfer.to != Tier::nvme) {
-        arena(transfer.to, "transfer", object).release(target.offset);
-      } else if (!object.spec.persistent) {
-        parts.extents->discard(object.spec.name);  // an earlier value, if any
-      }
+      lose(object, transfer.to);
     }
   }
   // The state is set before the completion ends: what depends on it may start in its callbacks.
@@ -210,6 +218,19 @@ void TieredStore::State::land(Transfer& transfer, const std::exception_ptr& erro
     transfer.promise.set_failed(error);
   }
   in_flight.end();
+}
+
+/// The copy that was to arrive has not.
+void TieredStore::State::lose(Object& object, Tier tier) {
+  Copy& copy = object.in(tier);
+  copy.arrival.reset();
+  copy.has_failed = false;
+  copy.state = CopyState::absent;
+  if (tier != Tier::nvme) {
+    arena(tier, "transfer", object).release(copy.offset);
+  } else if (!object.spec.persistent) {
+    parts.extents->discard(object.spec.name);  // an earlier value, if any
+  }
 }
 
 void TieredStore::State::count(Tier from, Tier to, Bytes size) {
@@ -337,6 +358,7 @@ Lease TieredStore::acquire(ObjectId object, Tier tier, LeaseMode mode, LeaseOrde
   lease.mode_ = mode;
   lease.order_ = order;
   lease.bytes_ = {arena.at(copy.offset), static_cast<size_t>(entry.spec.size.count())};
+  lease.behind_ = copy.arrived;
   return lease;
 }
 
@@ -345,12 +367,19 @@ void TieredStore::release(ObjectId object, Tier tier, LeaseMode mode, LeaseOrder
   Object& entry = state_->at(object);
   Copy& copy = entry.in(tier);
   copy.alone -= order == LeaseOrder::alone ? 1 : 0;
-  if (mode == LeaseMode::read) {
-    --copy.readers;
+  --(mode == LeaseMode::read ? copy.readers : copy.writers);
+  if (copy.has_failed) {
+    if (!copy.is_pinned()) {
+      state_->lose(entry, tier);
+    }
     return;
   }
-  --copy.writers;
-  copy.state = CopyState::valid;
+  if (mode == LeaseMode::read) {
+    return;
+  }
+  if (copy.state != CopyState::in_flight) {  // else it becomes valid when it lands
+    copy.state = CopyState::valid;
+  }
   for (const Tier other : kTiers) {
     Copy& rest = entry.in(other);
     if (other != tier && rest.state == CopyState::valid) {

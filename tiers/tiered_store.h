@@ -31,10 +31,11 @@ namespace headrace::tiers {
 /// that copy can begin. Its release makes the valid copies of the other tiers stale: they must be
 /// refreshed by a transfer or dropped before they are used again (reading one is an error); one
 /// that is in flight then arrives stale. A failed transfer leaves its target absent, with the slot
-/// released.
+/// released, once no lease is held on it.
 ///
 /// Leases in a stream (LeaseOrder) do not exclude each other: after a write lease the copy counts
-/// as valid for them. They are released in the order in which they were acquired.
+/// as valid for them, and so does one that is on its way from host to device, behind its arrival
+/// (Lease::behind). They are released in the order in which they were acquired.
 enum class CopyState : uint8_t { absent, empty, in_flight, valid, stale };
 
 struct ObjectSpec {
@@ -66,6 +67,8 @@ class Lease {
   ~Lease();
 
   std::span<std::byte> bytes() const { return bytes_; }
+  /// What the stream has to wait for before it uses the bytes; null: nothing. Only in a stream.
+  const device::EventRef& behind() const { return behind_; }
   void release();
 
  private:
@@ -76,6 +79,7 @@ class Lease {
   LeaseMode mode_ = LeaseMode::read;
   LeaseOrder order_ = LeaseOrder::alone;
   std::span<std::byte> bytes_;
+  device::EventRef behind_;
 };
 
 /// Bytes over each boundary since the start.
@@ -138,7 +142,8 @@ class TieredStore {
   /// nvme to the device. For device and host targets: to the slot at `offset`, which is reserved
   /// now where the object has none there.
   Completion transfer(ObjectId object, Tier from, Tier to, int64_t offset, aio::IoClass io_class);
-  /// Pins the copy. read and update need it valid; write needs it empty, valid or stale.
+  /// Pins the copy. read and update need it valid; write needs it empty, valid or stale. In a
+  /// stream, what earlier leases will have written and what is on its way to the device is valid.
   Lease acquire(ObjectId object, Tier tier, LeaseMode mode, LeaseOrder order = LeaseOrder::alone);
   /// Forgets the copy and frees its slot.
   void drop(ObjectId object, Tier tier);

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "tests/engine/late_stream.h"
 #include "tests/engine/three_tiers.h"
 
 namespace headrace::engine {
@@ -257,6 +258,7 @@ struct Case {
   bool has_device;
   aio::BackendKind backend;
   bool optimal;
+  bool has_late_ends = false;
 };
 
 class ExecutorRandomPrograms : public testing::TestWithParam<Case> {};
@@ -276,6 +278,10 @@ TEST_P(ExecutorRandomPrograms, EveryOperationSeesWhatASequentialRunSees) {
         scheduler::minimum_host_budget(program.trace, program.objects, device, Bytes(kSlot)) +
         Bytes(kSlot * static_cast<int64_t>(random.below(4)));
     Tiers tiers(device, host, test::io_engine(c.backend));
+    if (c.has_late_ends) {
+      tiers.down = std::make_unique<test::LateStream>(std::move(tiers.down));
+      tiers.make_store();
+    }
     const int repeats = 2;
     ASSERT_EQ(executed_digests(program, repeats, tiers, *policy, device, host),
               sequential_digests(program, repeats));
@@ -287,6 +293,8 @@ INSTANTIATE_TEST_SUITE_P(All, ExecutorRandomPrograms,
                          testing::Values(Case{true, aio::BackendKind::io_uring, true},
                                          Case{true, aio::BackendKind::thread_pool, true},
                                          Case{true, aio::BackendKind::io_uring, false},
+                                         Case{true, aio::BackendKind::io_uring, true, true},
+                                         Case{true, aio::BackendKind::io_uring, false, true},
                                          Case{false, aio::BackendKind::io_uring, true},
                                          Case{false, aio::BackendKind::thread_pool, false}));
 

@@ -39,6 +39,12 @@ struct Tiers {
     compute = device->create_stream("compute");
     down = device->create_stream("down");
     up = device->create_stream("up");
+    make_store();
+  }
+
+  /// A store without objects over the parts as they are now.
+  void make_store() {
+    store.reset();
     tiers::TieredStore::Parts parts;
     parts.device_arena = device_arena.get();
     parts.host_arena = &host_arena;

@@ -38,7 +38,13 @@ class FakeStream final : public device::Stream {
     worker_.post([target, size] { std::memset(target, 0, static_cast<size_t>(size.count())); });
   }
   void wait(const device::EventRef& event) override {
-    worker_.post([event] { event->wait(); });
+    worker_.post([this, event] {
+      try {
+        event->wait();
+      } catch (const Error&) {
+        failed_ = true;
+      }
+    });
   }
   device::EventRef record() override {
     return std::make_shared<const CompletionEvent>(record_completion());
