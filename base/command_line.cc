@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -115,7 +116,11 @@ CommandOption* Command::keep(CLI::Option* option) {
 
 template <typename T>
 CommandOption* Command::add_option(const std::string& name, T& variable, const std::string& help) {
-  return keep(app_->add_option(name, variable, help));
+  CommandOption* const added = keep(app_->add_option(name, variable, help));
+  if constexpr (std::is_same_v<T, uint64_t> || std::is_same_v<T, std::optional<uint64_t>>) {
+    added->check_not_negative();  // CLI11 lets -1 become the largest number
+  }
+  return added;
 }
 
 template CommandOption* Command::add_option(const std::string&, std::string&, const std::string&);

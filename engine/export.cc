@@ -11,6 +11,7 @@
 #include "engine/shard_arrays.h"
 #include "engine/state_reader.h"
 #include "model/checkpoint.h"
+#include "model/checkpoint_file.h"
 
 namespace headrace::engine {
 
@@ -36,6 +37,7 @@ std::string companion_folder(const ExportOptions& options, const proto::RunState
 void export_hugging_face(tiers::ExtentStore& store, const ExportOptions& options,
                          const ExportProgress& progress) {
   const proto::RunState state = run_state_of(store, options.generation);
+  model::check_is_elsewhere(options.output_folder, state.model_folder());
   const model::ModelConfig config =
       model::parse_model_config(state.model_config_json(), store.directories().front());
   const std::vector<model::ModuleSpec> modules = model::module_specs(config);

@@ -87,6 +87,7 @@ class Training {
     if (!engine_.attention_description().empty()) {
       say("attention: " + engine_.attention_description());
     }
+    warn_of_little_space();
   }
 
   TrainSummary run(const std::atomic<bool>& stop) {
@@ -281,6 +282,18 @@ class Training {
     writer.finish();
   }
 
+  /// The model is written at the end, when it is late to learn that there is no room for it.
+  void warn_of_little_space() const {
+    const Bytes size = bytes_for(Elements(total_elements()), settings_.dtype);
+    const Bytes room = tiers::free_space(output_.path());
+    if (room < size) {
+      log_warning(
+          "the trained model will take {} in {}, where {} are free: make room before the "
+          "training ends, or name a folder on another disk with --output",
+          format_bytes(size), output_.path(), format_bytes(room));
+    }
+  }
+
   int64_t total_elements() const {
     int64_t total = 0;
     for (const auto& module : engine_.plan().layout.modules) {
@@ -473,6 +486,7 @@ class Training {
 
 TrainSummary train(const TrainJob& job, const Settings& settings, const TrainObserver& observer,
                    const std::atomic<bool>& stop) {
+  model::check_is_elsewhere(job.output_folder, job.model_folder);
   return Training(job, settings, observer).run(stop);
 }
 

@@ -167,6 +167,16 @@ void replace_file(const std::string& path, std::string_view content) {
   file.rename_to_target();
 }
 
+void check_is_elsewhere(const std::string& output, const std::string& model) {
+  std::error_code none_is_there;
+  if (std::filesystem::equivalent(output, model, none_is_there)) {
+    throw InputError(fmt::format(
+        "the output {} is the folder of the model that training starts from, which would be lost; "
+        "name another folder with --output",
+        output));
+  }
+}
+
 OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
   if (const std::error_code error = made_.make(path_)) {
     fail(error == std::errc::not_a_directory ? "the output must be a folder, and this is a file"

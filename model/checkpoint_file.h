@@ -67,6 +67,9 @@ class OutputFile {
 /// Writes a file of this content in the place of what is there, by an OutputFile.
 void replace_file(const std::string& path, std::string_view content);
 
+/// InputError where `output` is the folder of `model`, which what is written there would replace.
+void check_is_elsewhere(const std::string& output, const std::string& model);
+
 /// A folder that exists once this is constructed. Parents are made too; the ones made here are
 /// removed again by the destructor, if empty.
 class OutputFolder {

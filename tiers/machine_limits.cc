@@ -65,6 +65,8 @@ std::optional<int64_t> number_of_soft_limit(const std::string& root, std::string
   throw IoError(what, where);
 }
 
+}  // namespace
+
 Bytes free_space(const std::string& path) {
   std::filesystem::path at = std::filesystem::absolute(path);
   while (!std::filesystem::exists(at) && at.has_relative_path()) {
@@ -76,8 +78,6 @@ Bytes free_space(const std::string& path) {
   }
   return Bytes(static_cast<int64_t>(info.f_bavail)) * static_cast<int64_t>(info.f_frsize);
 }
-
-}  // namespace
 
 Bytes MachineLimits::memory_usable() const {
   Bytes usable = memory_available;

@@ -157,7 +157,8 @@ TEST_P(AttentionTest, RefusesBrokenShapes) {
                InternalError);
 }
 
-HEADRACE_DEVICE_SUITE(AttentionTest);
+// FlashTest has the same kernels in graphs.
+HEADRACE_DEVICE_SUITE_OVER(AttentionTest, devices_but_emulated_graphs());
 
 /// Where cuDNN computes what it can: the fake GPU, and the real one.
 std::vector<DeviceFactory> cudnn_devices() {

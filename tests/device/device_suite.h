@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -70,6 +71,16 @@ inline std::vector<DeviceFactory> all_devices() {
     devices.push_back({"gpu", make, 16, 1, search.gpu->has_fp8, 0x1p-17});
     devices.push_back({"gpu_graphs", make_graphs, 16, 1, search.gpu->has_fp8, 0x1p-17});
   }
+  return devices;
+}
+
+/// Without the fake GPU that has all in graphs, for suites of kernels that take it long and that it
+/// has in graphs in another suite.
+inline std::vector<DeviceFactory> devices_but_emulated_graphs() {
+  std::vector<DeviceFactory> devices = all_devices();
+  devices.erase(std::remove_if(devices.begin(), devices.end(),
+                               [](const auto& each) { return each.name == "fake_cuda_graphs"; }),
+                devices.end());
   return devices;
 }
 
@@ -261,10 +272,11 @@ class DeviceTest : public ::testing::TestWithParam<DeviceFactory> {
   std::unique_ptr<Memory> scratch_;
 };
 
-#define HEADRACE_DEVICE_SUITE(suite)                                                      \
-  INSTANTIATE_TEST_SUITE_P(Devices, suite,                                                \
-                           ::testing::ValuesIn(headrace::device::testing::all_devices()), \
+#define HEADRACE_DEVICE_SUITE_OVER(suite, devices)                       \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::ValuesIn(devices), \
                            [](const auto& made) { return made.param.name; })
+#define HEADRACE_DEVICE_SUITE(suite) \
+  HEADRACE_DEVICE_SUITE_OVER(suite, headrace::device::testing::all_devices())
 
 /// |actual - expected| <= bound, or both NaN, or the same infinity. `where()` names the place.
 template <class Where>

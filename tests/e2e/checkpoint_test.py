@@ -228,6 +228,14 @@ class ExportTest(RunSetup):
         self.assertTrue((folder / "tokenizer.json").exists())
         self.assertEqual(json.loads((folder / "config.json").read_text())["torch_dtype"], "bfloat16")
 
+    def test_the_model_that_was_trained_is_not_replaced(self):
+        before = (self.model / "model.safetensors").read_bytes()
+        self.check_fails(
+            BAD_INPUT, ["is the folder of the model"],
+            "export", "--run", self.output, "--output", self.model,
+        )
+        self.assertEqual((self.model / "model.safetensors").read_bytes(), before)
+
     def test_fp32_has_the_master_weights(self):
         weights = read_safetensors(self.export() / "model.safetensors")
         masters = read_safetensors(self.export("--dtype", "fp32") / "model.safetensors")

@@ -171,6 +171,16 @@ class TrainTest(TrainSetup):
         self.check_fails(IO_FAILURE, [str(blocker)], *self.arguments(output=blocker / "out"))
         self.assert_nothing_left()
 
+    def test_the_model_that_training_starts_from_is_not_replaced(self):
+        before = (self.model / "model.safetensors").read_bytes()
+        for output in (self.model, self.model / ".." / self.model.name / ""):
+            self.check_fails(
+                BAD_INPUT, ["is the folder of the model", "--output"],
+                *self.arguments(output=output),
+            )
+        self.assertEqual((self.model / "model.safetensors").read_bytes(), before)
+        self.assert_nothing_left()
+
     def test_folders_made_for_a_refused_run_are_removed(self):
         """And no others: an empty one that was there before stays."""
         kept = self.folder / "kept"
@@ -203,22 +213,36 @@ class TrainTest(TrainSetup):
         blocker.write_text("")
         self.check_fails(BAD_INPUT, [str(blocker)], *self.arguments(nvme_path=blocker / "deep"))
 
-    def test_full_nvme_path(self):
-        """A file system of 8 MiB, where the sandbox lets us mount one."""
+    def small_disk(self, mebibytes):
+        """A file system of that size, where the sandbox lets us mount one."""
         small = self.folder / "small"
         small.mkdir()
         mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)],
+            ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(small)],
             capture_output=True,
             check=False,
         )
         if mounted.returncode != 0:
             self.skipTest("cannot mount a small file system here: " + mounted.stderr.decode())
         self.addCleanup(subprocess.run, ["umount", str(small)], check=False)
+        return small
+
+    def test_full_nvme_path(self):
+        small = self.small_disk(8)
         result = self.run_command(*self.arguments(nvme_path=small))
         self.assertIn(result.returncode, (DOES_NOT_FIT, IO_FAILURE), result.stderr)
         self.assertIn(str(small), result.stderr)
         self.assertEqual(list(small.iterdir()), [])
+
+    def test_no_room_for_the_model_is_told_before_the_first_step_and_loses_nothing(self):
+        small = self.small_disk(1)
+        result = self.run_command(*self.arguments(output=small))
+        self.assertEqual(result.returncode, IO_FAILURE, result.stderr)
+        warning = result.stderr.index("the trained model will take")
+        self.assertLess(warning, result.stderr.index("No space left"), result.stderr)
+        self.assertNotIn("model.safetensors", [path.name for path in small.iterdir()])
+        self.check_ok("export", "--run", small, "--output", self.output)
+        self.assertTrue((self.output / "model.safetensors").exists())
 
     def test_disk_budget_is_kept(self):
         config = self.write_config(headrace={"activation_nvme": True, "nvme_budget": "20MiB"})
@@ -251,6 +275,7 @@ class TrainTest(TrainSetup):
         self.check_fails(USAGE, [], "train")
         self.check_fails(USAGE, [], "nonsense")
         self.check_fails(USAGE, ["--steps"], *self.arguments(steps="many"))
+        self.check_fails(USAGE, ["--seed"], *self.arguments(seed=-1))
         self.check_fails(USAGE, ["tiny"], "init-model", "--preset", "huge", "--output", self.folder / "x")
         self.check_fails(BAD_INPUT, ["--host-memory"], *self.arguments(host_memory="lots"))
 

@@ -26,7 +26,7 @@ TEST(ThreadBinding, EveryThreadRunsOnTheNode) {
     set_parallel_threads(2);
     const cpu_set_t before = affinity();
     bind_parallel_threads(node.os_index);
-    std::vector<cpu_set_t> after(2);
+    std::vector<cpu_set_t> after(static_cast<size_t>(parallel_threads()));
     on_every_parallel_thread([&](size_t thread) { after[thread] = affinity(); });
     for (const cpu_set_t& cpus : after) {
       cpu_set_t both;
