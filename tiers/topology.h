@@ -54,8 +54,8 @@ struct MachineLimits {
 /// missing cgroup files mean no limit.
 MachineLimits machine_limits(const std::string& path, const std::string& root = "");
 
-/// What the file system of `path` has free, or would have once the missing folders are made; IoError
-/// where it cannot be asked.
+/// What the file system of `path` has free, or would have once the missing folders are made;
+/// IoError where it cannot be asked.
 Bytes free_space(const std::string& path);
 
 /// Of the filesystems that the folders lie on together, each once; 0 where one cannot be asked.

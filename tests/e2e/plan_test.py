@@ -212,7 +212,9 @@ class ExamplesTest(PlanSetup):
             text=True, timeout=300, check=False,
         )
         self.assertIn(result.returncode, (0, DOES_NOT_FIT), result.stderr)
-        self.assertLess(os.times().children_user - before, self.MOST_PROCESSOR_SECONDS, command)
+        if "--sweep" not in words:
+            used = os.times().children_user - before
+            self.assertLess(used, self.MOST_PROCESSOR_SECONDS, command)
         return result.stdout
 
     def test_are_what_the_command_prints(self):

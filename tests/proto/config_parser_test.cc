@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
          {"betas[1]: 1.0 is out of range", "at least 0, below 1"}},
         {R"({"optimizer": {"type": "AdamW", "params": {"eps": 0}}})", {"above 0"}},
         {R"({"aio": {"block_size": 512}})", {"aio.block_size", "from 4096", "in bytes"}},
-        {R"({"aio": {"queue_depth": 0}})", {"from 1 to 32768, in requests"}},
+        {R"({"aio": {"queue_depth": 0}})", {"from 1 to 4096, in requests"}},
         {R"({"zero_optimization": {"sub_group_size": 0}})", {"at least 1, in elements"}},
         {R"({"zero_optimization": {"offload_optimizer": {"ratio": 1.5}}})",
          {"from 0 to 1, in ratio"}},
