@@ -151,6 +151,7 @@ CommandOption* Command::add_numbers(const std::string& name,
                                     const std::map<std::string, int64_t>& numbers,
                                     std::function<void(int64_t)> set, const std::string& help) {
   std::vector<std::string> texts;
+  texts.reserve(numbers.size());
   for (const auto& [text, number] : numbers) {
     texts.push_back(text);
   }
