@@ -15,6 +15,7 @@
 #include "engine/run_access.h"
 #include "engine/state_reader.h"
 #include "model/checkpoint_file.h"
+#include "model/partial_folder.h"
 #include "model/pickle_text.h"
 #include "model/torch_file.h"
 
@@ -134,7 +135,8 @@ class UniversalWriter {
       : state_(run_state_of(store, options.generation)),
         reader_(store, options.generation, state_.layout()),
         output_(options.output_folder),
-        tag_(fmt::format("global_step{}", state_.step())) {
+        tag_(fmt::format("global_step{}", state_.step())),
+        folder_(output_.file(tag_)) {
     if (state_.layout().optimizer() != "adam") {
       throw InputError(
           fmt::format("the run has the state of {}; DeepSpeed's universal checkpoints have that of "
@@ -166,7 +168,10 @@ class UniversalWriter {
       }
     }
     write_globals();
-    model::replace_file(output_ + "/latest_universal", tag_);
+    output_.sync();
+    folder_.rename_to_target();
+    output_.sync();
+    model::replace_file(output_.file("latest_universal"), tag_);
   }
 
  private:
@@ -194,7 +199,7 @@ class UniversalWriter {
          {"exp_avg", StateArray::moment1},
          {"exp_avg_sq", StateArray::moment2}}};
     const std::vector<int64_t> shape = shape_of(parameter);
-    model::OutputFolder folder(fmt::format("{}/{}/zero/{}", output_, tag_, parameter.name()));
+    model::OutputFolder folder(fmt::format("{}/zero/{}", folder_.path(), parameter.name()));
     for (const auto& [name, array] : kArrays) {
       model::write_torch_parameter(folder.file(fmt::format("{}.pt", name)), shape,
                                    [&, which = array](Elements first, std::span<float> out) {
@@ -206,10 +211,10 @@ class UniversalWriter {
   }
 
   void write_globals() {
-    const model::OutputFolder zero(fmt::format("{}/{}/zero", output_, tag_));
+    const model::OutputFolder zero(folder_.path() + "/zero");
     model::write_torch_value(zero.file("optimizer_state.pt"), optimizer_state(state_));
     zero.sync();
-    const model::OutputFolder folder(fmt::format("{}/{}", output_, tag_));
+    const model::OutputFolder folder(folder_.path());
     const std::string states = model_states(state_);
     // Stages 0 to 2 read the first name, stage 3 the second.
     for (const char* name :
@@ -221,8 +226,9 @@ class UniversalWriter {
 
   proto::RunState state_;
   StateReader reader_;
-  std::string output_;
+  model::OutputFolder output_;
   std::string tag_;
+  model::PartialFolder folder_;
 };
 
 }  // namespace

@@ -236,6 +236,15 @@ class ExportTest(RunSetup):
         )
         self.assertEqual((self.model / "model.safetensors").read_bytes(), before)
 
+    def test_a_full_disk_leaves_no_part_of_a_universal_checkpoint(self):
+        small = self.small_disk(1)
+        for output in (small, small / "deeper" / "folder"):
+            self.check_fails(
+                IO_FAILURE, ["No space left"],
+                "export", "--run", self.output, "--output", output, "--format", "deepspeed-universal",
+            )
+            self.assertEqual(list(small.iterdir()), [])
+
     def test_fp32_has_the_master_weights(self):
         weights = read_safetensors(self.export() / "model.safetensors")
         masters = read_safetensors(self.export("--dtype", "fp32") / "model.safetensors")

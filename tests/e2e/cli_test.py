@@ -213,20 +213,6 @@ class TrainTest(TrainSetup):
         blocker.write_text("")
         self.check_fails(BAD_INPUT, [str(blocker)], *self.arguments(nvme_path=blocker / "deep"))
 
-    def small_disk(self, mebibytes):
-        """A file system of that size, where the sandbox lets us mount one."""
-        small = self.folder / "small"
-        small.mkdir()
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(small)],
-            capture_output=True,
-            check=False,
-        )
-        if mounted.returncode != 0:
-            self.skipTest("cannot mount a small file system here: " + mounted.stderr.decode())
-        self.addCleanup(subprocess.run, ["umount", str(small)], check=False)
-        return small
-
     def test_full_nvme_path(self):
         small = self.small_disk(8)
         result = self.run_command(*self.arguments(nvme_path=small))

@@ -53,6 +53,20 @@ class CommandTest(unittest.TestCase):
         self.assertNotIn("internal error", result.stderr)
         return result
 
+    def small_disk(self, mebibytes):
+        """A file system of that size, where the sandbox lets us mount one."""
+        small = self.folder / "small"
+        small.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(small)],
+            capture_output=True,
+            check=False,
+        )
+        if mounted.returncode != 0:
+            self.skipTest("cannot mount a small file system here: " + mounted.stderr.decode())
+        self.addCleanup(subprocess.run, ["umount", str(small)], check=False)
+        return small
+
     def init_model(self, name="model"):
         path = self.folder / name
         self.check_ok("init-model", "--preset", "tiny", "--output", path)
