@@ -47,8 +47,8 @@ struct Case {
 /// definition. Bounds follow from the magnitudes of the sums.
 class Oracle {
  public:
-  Oracle(const Case& c, double scale, const TestMatrix& q, const TestMatrix& k, const TestMatrix& v)
-      : c_(c), scale_(scale), q_(q), k_(k), v_(v), begins_(c.borders().begins) {}
+  Oracle(const Case& c, double scale, const TestMatrix& q, const TestMatrix& k)
+      : c_(c), scale_(scale), q_(q), k_(k), begins_(c.borders().begins) {}
 
   /// The first key that query i sees.
   int64_t first_key(int64_t b, int64_t i) const {
@@ -108,7 +108,6 @@ class Oracle {
   double scale_;
   const TestMatrix& q_;
   const TestMatrix& k_;
-  const TestMatrix& v_;
   std::vector<int32_t> begins_;
 };
 
@@ -297,7 +296,7 @@ class AttentionTest : public DeviceTest {
     o.fill(random);
     run(c, o);
     const double scale = o.shape().scale;
-    const Oracle oracle(c, scale, o.q, o.k, o.v);
+    const Oracle oracle(c, scale, o.q, o.k);
     check_forward(c, o, oracle);
     check_backward(c, o, oracle, scale);
   }

@@ -38,13 +38,13 @@ TEST_P(AttentionTest, LargeScores) {
     o.q.fill([&](int64_t r, int64_t x) { return 30 * o.q(r, x); });
     o.k.fill([&](int64_t r, int64_t x) { return 5 * o.k(r, x); });
     run(c, o);
-    check_forward(c, o, Oracle(c, o.shape().scale, o.q, o.k, o.v));
+    check_forward(c, o, Oracle(c, o.shape().scale, o.q, o.k));
   }
 }
 
 /// sum(out * weight) by the oracle, in double.
 double loss_of(const Case& c, const Operands& o) {
-  const Oracle oracle(c, o.shape().scale, o.q, o.k, o.v);
+  const Oracle oracle(c, o.shape().scale, o.q, o.k);
   double loss = 0;
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
