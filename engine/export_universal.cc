@@ -168,7 +168,6 @@ class UniversalWriter {
       }
     }
     write_globals();
-    output_.sync();
     folder_.rename_to_target();
     output_.sync();
     model::replace_file(output_.file("latest_universal"), tag_);

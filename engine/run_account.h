@@ -38,14 +38,13 @@ class RunAccount {
   /// The run has ended now.
   RunReport finish();
 
-  size_t in_flight(scheduler::Lane lane) const { return lanes_[index(lane)].in_flight; }
-  bool is_busy(scheduler::Lane lane) const { return in_flight(lane) > 0; }
+  bool is_busy(scheduler::Lane lane) const { return lanes_[index(lane)].in_flight > 0; }
   /// A lane that has something in flight, those of transfers first; empty: none.
   std::optional<scheduler::Lane> busy_lane() const;
 
  private:
   struct LaneState {
-    size_t in_flight = 0;
+    int in_flight = 0;
     Clock::time_point since{};         ///< busy since, of a lane of the drive
     Clock::time_point period_since{};  ///< the same, counted from when the first could begin
     Clock::time_point last_end{};

@@ -70,7 +70,7 @@ ScheduleRun::ScheduleRun(tiers::TieredStore& store, const Trace& trace, const Sc
   could_begin_.resize(count);
   leases_.resize(count);
   may_start_.resize(count, false);
-  open_copies_.resize(count);
+  open_before_.resize(count);
   action_of_.resize(trace.operations.size());
   for (uint32_t i = 0; i < count; ++i) {
     const Action& action = schedule.actions[i];
@@ -198,7 +198,7 @@ void ScheduleRun::start_transfer(uint32_t index) {
       store_.transfer(action.object, action.from, action.to, action.offset, io_class(index));
   account_.note_level(action.to, begin);
   launch(index, begin);
-  post_behind(index);
+  release_behind(index);
   end.on_done([this, index](std::exception_ptr error) {
     events_.push(RunEvents::Kind::ended, index, std::move(error));
   });
@@ -236,21 +236,21 @@ bool ScheduleRun::is_behind(uint32_t index, uint32_t dependent) const {
   return is_posted_ahead(dependent) && (is_posted_ahead(index) || brings(index, dependent));
 }
 
-/// What is in the stream may be posted behind a copy that is.
-void ScheduleRun::post_behind(uint32_t copy) {
-  for (const uint32_t dependent : dependents_[copy]) {
-    if (is_behind(copy, dependent)) {
-      ++open_copies_[dependent];
+/// The action is posted: so may be what its stream, or one that waits for it, runs after it.
+void ScheduleRun::release_behind(uint32_t index) {
+  for (const uint32_t dependent : dependents_[index]) {
+    if (is_behind(index, dependent)) {
+      ++open_before_[dependent];
       release_dependency(dependent);
     }
   }
 }
 
-/// The copy has ended, well or not.
-void ScheduleRun::note_arrival(uint32_t copy) {
-  for (const uint32_t dependent : dependents_[copy]) {
-    if (is_behind(copy, dependent)) {
-      --open_copies_[dependent];
+/// The action has ended, well or not.
+void ScheduleRun::note_end_to_behind(uint32_t index) {
+  for (const uint32_t dependent : dependents_[index]) {
+    if (is_behind(index, dependent)) {
+      --open_before_[dependent];
     }
   }
 }
@@ -270,8 +270,8 @@ void ScheduleRun::start_operation(uint32_t index) {
   const uint32_t number = schedule_.actions[index].operation;
   auto& leases = leases_[index];
   PinnedUses pinned;
-  const bool is_ahead = is_posted_ahead(index);
-  const auto order = is_ahead ? tiers::LeaseOrder::in_stream : tiers::LeaseOrder::alone;
+  const auto order =
+      is_posted_ahead(index) ? tiers::LeaseOrder::in_stream : tiers::LeaseOrder::alone;
   for (const scheduler::Use& use : trace_.operations.at(number).uses) {
     leases.push_back(store_.acquire(use.object, use.tier, lease_mode(use.access), order));
     pinned.bytes.push_back(leases.back().bytes());
@@ -287,13 +287,7 @@ void ScheduleRun::start_operation(uint32_t index) {
   if (is_streamed(index)) {
     posted_.push_back(index);
   }
-  if (is_ahead) {
-    for (const uint32_t dependent : dependents_[index]) {
-      if (is_posted_ahead(dependent)) {
-        release_dependency(dependent);
-      }
-    }
-  }
+  release_behind(index);
 }
 
 /// A read is a demand read when every earlier operation has ended: something waits for it now.
@@ -339,7 +333,7 @@ void ScheduleRun::finish(const RunEvents::Event& end) {
 /// was posted behind, though those may be told later: the store and the account know nothing of
 /// streams.
 void ScheduleRun::finish_in_stream() {
-  while (!posted_.empty() && open_copies_[posted_.front()] == 0) {
+  while (!posted_.empty() && open_before_[posted_.front()] == 0) {
     const auto end = stream_ends_.find(posted_.front());
     if (end == stream_ends_.end()) {
       return;
@@ -360,9 +354,7 @@ void ScheduleRun::note_end(const RunEvents::Event& end) {
   --in_flight_;
   account_.ended(work_of(end.action), end.time);
   leases_[end.action].clear();
-  if (schedule_.actions[end.action].kind == ActionKind::transfer) {
-    note_arrival(end.action);
-  }
+  note_end_to_behind(end.action);
   if (end.error) {
     if (!error_) {
       error_ = end.error;
@@ -399,7 +391,7 @@ uint32_t ScheduleRun::first_open_operation() {
 
 /// Whether the compute lane has work that waits for no copy.
 bool ScheduleRun::computes() const {
-  return account_.is_busy(Lane::compute) && (posted_.empty() || open_copies_[posted_.front()] == 0);
+  return account_.is_busy(Lane::compute) && (posted_.empty() || open_before_[posted_.front()] == 0);
 }
 
 /// The lane that wall time passing now is charged to; empty: none ("other").
@@ -417,7 +409,7 @@ std::optional<Lane> ScheduleRun::current_cause() {
   // Nothing works: follow the open dependencies of the next operation to what is in flight.
   uint32_t index = first_open_operation();
   while (index < schedule_.actions.size() &&
-         (state_[index] == State::waiting || open_copies_[index] > 0)) {
+         (state_[index] == State::waiting || open_before_[index] > 0)) {
     uint32_t next = index;
     for (const uint32_t before : schedule_.actions[index].after) {
       if (state_[before] != State::done) {

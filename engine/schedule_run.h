@@ -99,8 +99,8 @@ class ScheduleRun {
   void finish_in_stream();
   void note_end(const RunEvents::Event& end);
   void complete(uint32_t index, Clock::time_point time);
-  void post_behind(uint32_t copy);
-  void note_arrival(uint32_t copy);
+  void release_behind(uint32_t index);
+  void note_end_to_behind(uint32_t index);
   aio::IoClass io_class(uint32_t index);
   uint32_t first_open_operation();
   std::optional<scheduler::Lane> current_cause();
@@ -130,7 +130,7 @@ class ScheduleRun {
   std::deque<uint32_t> lane_operations_[scheduler::kLaneCount];  // in_order, not started
   std::vector<uint32_t> action_of_;                              // by operation
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready_;
-  std::vector<uint32_t> open_copies_;  ///< by action: those it is posted behind, until they end
+  std::vector<uint32_t> open_before_;  ///< by action: what it is posted behind, until that ends
   std::deque<uint32_t> posted_;        ///< operations in flight that is_streamed(), in order
   std::map<uint32_t, RunEvents::Event> stream_ends_;  ///< that are not noted yet
   Clock::time_point stream_end_{};                    ///< the last that is

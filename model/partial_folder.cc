@@ -49,7 +49,11 @@ void PartialFolder::rename_to_target() {
   if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
     return;  // the destructor removes what was there
   }
-  // Nothing is there to exchange it with, or the file system cannot.
+  const bool cannot_exchange = errno == ENOENT || errno == EINVAL || errno == ENOSYS;
+  if (!cannot_exchange) {
+    fail("cannot put a folder in place", target_, errno);
+  }
+  // Nothing is there, or the file system knows no exchange.
   std::error_code error;
   fs::remove_all(target_, error);
   if (error) {
