@@ -1,7 +1,9 @@
 #include "base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -23,6 +25,32 @@ const CLI::Validator& not_nan() {
       "");
   return validator;
 }
+
+/// CLI11 lets -1 become the largest number, and takes the largest for what is beyond 64 bits.
+template <typename Number>
+std::string out_of_range(const std::string& text) {
+  errno = 0;
+  if constexpr (std::is_signed_v<Number>) {
+    std::strtoll(text.c_str(), nullptr, 0);
+  } else {
+    std::strtoull(text.c_str(), nullptr, 0);
+  }
+  const bool wraps = std::is_unsigned_v<Number> && text.find('-') != std::string::npos;
+  return errno == ERANGE || wraps ? text + " is out of range" : std::string();
+}
+
+template <typename T>
+struct ElementOf {
+  using Type = T;
+};
+template <typename T>
+struct ElementOf<std::optional<T>> {
+  using Type = T;
+};
+template <typename T>
+struct ElementOf<std::vector<T>> {
+  using Type = T;
+};
 
 }  // namespace
 
@@ -116,11 +144,12 @@ CommandOption* Command::keep(CLI::Option* option) {
 
 template <typename T>
 CommandOption* Command::add_option(const std::string& name, T& variable, const std::string& help) {
-  CommandOption* const added = keep(app_->add_option(name, variable, help));
-  if constexpr (std::is_same_v<T, uint64_t> || std::is_same_v<T, std::optional<uint64_t>>) {
-    added->check_not_negative();  // CLI11 lets -1 become the largest number
+  CLI::Option* const added = app_->add_option(name, variable, help);
+  using Element = typename ElementOf<T>::Type;
+  if constexpr (std::is_integral_v<Element>) {
+    added->check(out_of_range<Element>);
   }
-  return added;
+  return keep(added);
 }
 
 template CommandOption* Command::add_option(const std::string&, std::string&, const std::string&);

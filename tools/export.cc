@@ -27,6 +27,7 @@ void run(Arguments arguments) {
     arguments.options.max_shard_size = parse_bytes(arguments.max_shard_size, "--max-shard-size");
   }
   const auto store = engine::open_run(arguments.run);
+  watch_signals();
   {
     std::unique_ptr<Progress> progress;
     const auto write = arguments.universal ? engine::export_universal : engine::export_hugging_face;
@@ -35,6 +36,9 @@ void run(Arguments arguments) {
         progress = std::make_unique<Progress>("exporting", total);
       }
       progress->update(done);
+      if (stop_requested()) {
+        throw InterruptedError("the export was stopped; what it had written is removed");
+      }
     });
   }
   fmt::print("generation {} is in {}\n", arguments.options.generation.value_or(store->generation()),

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/error.h"
 
 namespace headrace {
@@ -29,6 +31,26 @@ std::string refusal(Command& command, const std::vector<const char*>& arguments)
   EXPECT_EQ(parse(command, arguments), kUsage);
   GetCapturedStdout();
   return GetCapturedStderr();
+}
+
+TEST(CommandLine, WholeNumbersOutOfRangeAreRefusedAndTheLargestAreNot) {
+  Command command("about");
+  int64_t whole = 0;
+  std::optional<uint64_t> natural;
+  std::vector<int64_t> list;
+  command.add_option("--whole", whole);
+  command.add_option("--natural", natural);
+  command.add_option("--list", list)->delimiter(',');
+  EXPECT_THAT(refusal(command, {"--whole", "9223372036854775808"}), HasSubstr("--whole"));
+  EXPECT_THAT(refusal(command, {"--natural", "18446744073709551616"}), HasSubstr("--natural"));
+  EXPECT_THAT(refusal(command, {"--natural", "-1"}), HasSubstr("--natural"));
+  EXPECT_THAT(refusal(command, {"--list", "1,-9223372036854775809"}), HasSubstr("--list"));
+  EXPECT_EQ(parse(command, {"--whole", "-9223372036854775808", "--natural", "18446744073709551615",
+                            "--list", "1,-2"}),
+            std::nullopt);
+  EXPECT_EQ(whole, std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(natural, std::numeric_limits<uint64_t>::max());
+  EXPECT_THAT(list, ElementsAre(1, -2));
 }
 
 TEST(CommandLine, OptionsSetVariablesOfEveryType) {

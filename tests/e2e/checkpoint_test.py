@@ -2,10 +2,15 @@
 
 import array
 import json
+import signal
 import struct
+import subprocess
+import time
 import unittest
 
-from command import BAD_INPUT, DOES_NOT_FIT, IO_FAILURE, CommandTest, read_safetensors
+from command import (
+    BAD_INPUT, COMMAND, DOES_NOT_FIT, INTERRUPTED, IO_FAILURE, CommandTest, read_safetensors,
+)  # fmt: skip
 
 MIB = 1 << 20
 
@@ -244,6 +249,27 @@ class ExportTest(RunSetup):
                 "export", "--run", self.output, "--output", output, "--format", "deepspeed-universal",
             )
             self.assertEqual(list(small.iterdir()), [])
+
+    def interrupt_export(self, output, kind):
+        """Ctrl-C once the export has begun to write; its exit code."""
+        process = subprocess.Popen(
+            [COMMAND, "export", "--run", self.output, "--output", output, "--format", kind],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not output.exists():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        return process.wait(timeout=60)
+
+    def test_ctrl_c_leaves_no_part(self):
+        for kind in ("huggingface", "deepspeed-universal"):
+            for attempt in range(50):  # some are done before the signal comes
+                output = self.folder / f"{kind}-{attempt}"
+                code = self.interrupt_export(output, kind)
+                if code != 0:
+                    break
+            self.assertEqual(code, INTERRUPTED, kind)
+            self.assertFalse(output.exists(), kind)
 
     def test_fp32_has_the_master_weights(self):
         weights = read_safetensors(self.export() / "model.safetensors")
